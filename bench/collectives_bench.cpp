@@ -7,8 +7,8 @@
 //   acclaunch --cpu --num_processes 2 collectives_bench [FROM_BYTES TO_BYTES SECONDS_EACH]
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "acc/settings/environment.hpp"
 #include "collectives/make_group.hpp"
 #include "device/cpu_device.hpp"
 
@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
     const std::size_t to = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::size_t{64} << 20;
     const double budget = argc > 3 ? std::strtod(argv[3], nullptr) : 1.0;
     const auto settings =
-        acc::plugins::settings_from_environment(acc::plugins::current_environment());
+        acc::settings::settings_from_environment(acc::settings::current_environment());
     const auto store = acc::collectives::connect_store(settings.identity);
     std::vector<int> ranks(static_cast<std::size_t>(settings.identity.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);

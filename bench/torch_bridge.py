@@ -4,9 +4,10 @@ LibTorch), FSDP2 on the engine acc, FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DD
 alone (plain torch without communication). All variants live in the same processes and make their steps in turn,
 with the same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 over Gloo, to "alone"
 and of "… over acc" to the same over Gloo, and, with --memory, the memory of all workers (PSS, largest sample
-during steps, above that after the import of torch) of each variant in processes of its own.
+during steps, above that after the import of torch) of each variant in processes of its own. With --hooks it prints what
+the engines add to the forward and to the backward of a tiny unit, in one process.
 
-    python bench/torch_bridge.py [--steps 20] [--memory] [--acclaunch build/release/bin/acclaunch]
+    python bench/torch_bridge.py [--steps 20] [--memory] [--hooks] [--acclaunch build/release/bin/acclaunch]
 """
 
 import argparse
@@ -156,6 +157,47 @@ def worker(case_name, variants, steps, samples):
     os._exit(0)  # torch's threads of Gloo may abort the process at its regular exit
 
 
+def time_of_hooks(steps):
+    """Microseconds that each engine adds to a use of a unit, a linear layer with 8 inputs: medians of the slope over
+    the number of units."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from acclaunch._fsdp2 import fully_shard as on_engine
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (1,))
+
+    def step_of(shard, units):
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=False) for _ in range(units)))
+        if shard:
+            for each in model:
+                shard(each, mesh=mesh)
+            shard(model, mesh=mesh)
+        inputs = torch.ones(1, 8)
+
+        def step():
+            start = time.perf_counter()
+            model(inputs).sum().backward()
+            return time.perf_counter() - start
+        return step
+
+    few, many = 4, 36
+    made = {name: (step_of(shard, few), step_of(shard, many)) for name, shard in (
+        ("plain", None), ("fsdp2", fully_shard), (ENGINE, on_engine))}
+    slopes = {name: [] for name in made}
+    for number in range(WARMUP + steps):
+        for name, (small, large) in made.items():
+            taken = large() - small()
+            if number >= WARMUP:
+                slopes[name].append(taken / (many - few) / 2)
+    found = {name: statistics.median(each) for name, each in slopes.items()}
+    print(json.dumps({name: 1e6 * (each - found["plain"]) for name, each in found.items() if name != "plain"}))
+
+
 def library_of(args):
     return pathlib.Path(args.acclaunch).absolute().parents[1] / "lib" / "libtorch_bridge_cpp.so"
 
@@ -183,12 +225,16 @@ def main():
     parser.add_argument("--cases", default=list(CASES), type=some_of(CASES))
     parser.add_argument("--variants", type=some_of(VARIANTS), help="default: all that were built")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--hooks", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     built = [name for name in VARIANTS if library_of(args).exists() or not name.startswith("c++")]
     variants = args.variants or built
     if missing := [name for name in variants if name not in built]:
         parser.error(f"--variants {','.join(missing)}: {library_of(args)} was not built, which needs LibTorch")
+    if args.worker and args.hooks:
+        time_of_hooks(args.steps)
+        return
     if args.worker:
         worker(args.worker, variants, args.steps, args.memory)
     for case_name in args.cases:
@@ -207,6 +253,15 @@ def main():
             if args.memory:
                 line += f"  {run(args, case_name, [name], 3, True)['pss'] / 2**20:7.0f} MiB"
             print(line, flush=True)
+    if args.hooks:
+        command = [args.acclaunch, "--cpu", "--num_processes", "1", sys.executable, os.path.abspath(__file__), "--worker",
+                   "hooks", "--hooks", "--steps", "200"]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
+            "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"), "OMP_NUM_THREADS": "1"})
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+        found = json.loads(next(line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line))
+        print("hooks:", ", ".join(f"{name} {each:.0f} µs per use of a unit" for name, each in found.items()))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ if(ACC_CUDA_MISSING)
                       "installs them in build/wheels; CUDA_HOME and NCCL_ROOT name other folders.")
 endif()
 
-# Machine code for A100, H100 and binary compatible GPUs; PTX for all later GPUs.
+# Machine code for A100, H100 and binary compatible GPUs; PTX for all later GPUs. A quick build is not run on a GPU.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPUs to compile for")
+  set(architectures 80-real 90-real 90-virtual)
+  if(ACC_QUICK_BUILD)
+    set(architectures 90-real)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPUs to compile for")
 endif()
 set(CMAKE_CUDA_COMPILER ${ACC_NVCC} CACHE FILEPATH "nvcc")
 if(ACC_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)

@@ -25,12 +25,12 @@ endforeach()
 install(DIRECTORY runtime/include/acc/runtime DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 install(FILES plugins/include/acc/base/error.hpp plugins/include/acc/base/export.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/base)
-install(FILES plugins/include/acc/plugins/deepspeed_plugin.hpp
-              plugins/include/acc/plugins/fsdp_plugin.hpp
-              plugins/include/acc/plugins/program_settings.hpp
-              plugins/include/acc/plugins/sharding_settings.hpp
-              plugins/include/acc/plugins/training_settings.hpp
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/plugins)
+install(FILES plugins/include/acc/settings/deepspeed_plugin.hpp
+              plugins/include/acc/settings/fsdp_plugin.hpp
+              plugins/include/acc/settings/program_settings.hpp
+              plugins/include/acc/settings/sharding_settings.hpp
+              plugins/include/acc/settings/training_settings.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/settings)
 install(FILES rendezvous/include/acc/rendezvous/store.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/rendezvous)
 set(share ${CMAKE_INSTALL_DATADIR}/acclaunch)

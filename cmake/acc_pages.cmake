@@ -40,7 +40,7 @@ add_custom_command(OUTPUT ${pages}.done
   COMMAND ${CMAKE_COMMAND} -E touch ${pages}.done
   DEPENDS acclaunch_program acc_rendezvous_program ${CMAKE_CURRENT_LIST_FILE}
   COMMENT "Writing manual pages and completions" VERBATIM)
-add_custom_target(acc_pages ALL DEPENDS ${pages}.done)
+add_custom_target(acc_installed_pages ALL DEPENDS ${pages}.done)
 foreach(program acclaunch acc-rendezvous)
   install(DIRECTORY ${pages}/man DESTINATION ${CMAKE_INSTALL_DATADIR}
           FILES_MATCHING PATTERN "${program}*")

@@ -36,6 +36,8 @@ if(ACC_LIBTORCH AND EXISTS "${version_header}" AND EXISTS "${ACC_LIBTORCH}/lib/l
     add_library(acc::libtorch INTERFACE IMPORTED GLOBAL)
     target_include_directories(acc::libtorch SYSTEM INTERFACE
       "${ACC_LIBTORCH}/include" "${ACC_LIBTORCH}/include/torch/csrc/api/include")
+    # libtorch.so loads the libraries of CUDA; a program names nothing in it.
+    target_link_options(acc::libtorch INTERFACE LINKER:--no-as-needed)
     target_link_libraries(acc::libtorch INTERFACE "${ACC_LIBTORCH}/lib/libtorch.so"
       "${ACC_LIBTORCH}/lib/libtorch_cpu.so" "${ACC_LIBTORCH}/lib/libc10.so")
   endif()

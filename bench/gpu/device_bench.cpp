@@ -135,8 +135,8 @@ void fill(Device& device, const Memory& memory, std::size_t numel) {
 }
 
 int run(std::size_t numel, int repetitions) {
-  plugins::RuntimeSettings settings;
-  settings.device = plugins::Device::cuda;
+  settings::RuntimeSettings settings;
+  settings.device = settings::Device::cuda;
   const DevicePtr device = open_device(settings).device;
   if (device->describe().find("stand-in") != std::string::npos) {
     std::fprintf(stderr, "device_bench: %s: only the speed of a GPU is measured\n",

@@ -7,8 +7,8 @@
 //   acclaunch --use_fsdp --num_processes N group_bench [FROM_BYTES TO_BYTES CALLS]
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "acc/settings/environment.hpp"
 #include "collectives/make_group.hpp"
 #include "device/open_device.hpp"
 
@@ -83,7 +83,7 @@ class Bench {
 };
 
 void run(std::size_t from, std::size_t to, int calls) {
-  const auto settings = plugins::settings_from_environment(plugins::current_environment());
+  const auto settings = settings::settings_from_environment(settings::current_environment());
   const auto opened = device::open_device(settings);
   const auto store = collectives::connect_store(settings.identity);
   std::vector<int> ranks(static_cast<std::size_t>(settings.identity.world_size));

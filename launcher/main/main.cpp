@@ -122,7 +122,7 @@ void append_file(const LaunchPlan& plan) {
 /// Makes the plan of a launch. Reads files and queries the GPU driver, either of which may hang;
 /// therefore signals end the process immediately until the plan is complete (UsualSignals).
 LaunchPlan make_plan(const FrontEnd& front_end, const Flags& flags,
-                     const acc::plugins::Environment& environment, int guardian) {
+                     const acc::settings::Environment& environment, int guardian) {
   const supervision::UsualSignals until_something_runs(guardian);
   try {
     return front_end.plan(flags, environment, detect_host_facts(environment));
@@ -147,7 +147,7 @@ void run_unmet(const std::vector<std::string>& command, int guardian) {
 }
 
 /// Runs the job. If the rendezvous fails, prints the diagnostic of this machine before the error.
-int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment,
+int run_plan(const LaunchPlan& plan, const acc::settings::Environment& environment,
              supervision::Guard guard) {
   const acc::UniqueFd guardian(::fcntl(guard.alive.get(), F_DUPFD_CLOEXEC, 0));
   try {
@@ -171,7 +171,7 @@ void log_plan(const LaunchPlan& plan) {
                                                          : plan.manager.job + ", detected by " +
                                                                plan.manager.detected_by);
   log.debug("device: {}, GPUs of this machine: {}",
-            plan.device == acc::plugins::Device::cuda ? "cuda" : "cpu", plan.gpus.devices.size());
+            plan.device == acc::settings::Device::cuda ? "cuda" : "cpu", plan.gpus.devices.size());
   log.debug(
       "machines: {}, workers here: {}, workers in total: {}", plan.layout.num_machines,
       plan.layout.local_world_size,
@@ -188,7 +188,7 @@ void log_plan(const LaunchPlan& plan) {
 /// lines, which names the host in a job of several machines.
 int launch(const FrontEnd& front_end, const Flags& flags, supervision::Guard guard,
            std::string& head) {
-  const auto environment = acc::plugins::current_environment();
+  const auto environment = acc::settings::current_environment();
   const LaunchPlan plan = make_plan(front_end, flags, environment, guard.alive.get());
   head = job::line_head(plan, host_name());
   log_plan(plan);
@@ -214,14 +214,14 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   } catch (...) {
     failure = failure_of(std::current_exception());
     if (head.empty()) {  // failed before the plan was made
-      head = remote_launch::was_started(acc::plugins::current_environment())
+      head = remote_launch::was_started(acc::settings::current_environment())
                  ? "acclaunch on " + host_name() + ": "
                  : "acclaunch: ";
     }
     print_failure(head, failure.reason);
   }
   std::fflush(stdout);
-  if (host::is_controlled(acc::plugins::current_environment())) {
+  if (host::is_controlled(acc::settings::current_environment())) {
     remote_launch::control::say(
         remote_launch::control::Ended{host_name(), failure.exit_status, failure.reason});
   }
@@ -237,7 +237,7 @@ int launch_from_afar(std::span<const std::string> arguments, supervision::Guard 
     const supervision::UsualSignals until_something_runs(guard.alive.get());
     asked = remote_launch::become_remote(arguments);
   }
-  if (host::is_controlled(acc::plugins::current_environment())) {
+  if (host::is_controlled(acc::settings::current_environment())) {
     remote_launch::control::say(remote_launch::control::Started{host_name()});
   }
   const CommandLine line = read_command_line("acclaunch", asked);

@@ -18,7 +18,7 @@ HEADERS = {
         "runtime/include/acc/runtime/initializer.hpp", "runtime/include/acc/runtime/optimizers.hpp",
         "runtime/include/acc/runtime/lr_schedule.hpp", "runtime/include/acc/runtime/checkpoint_series.hpp",
         "runtime/include/acc/runtime/reports.hpp", "plugins/include/acc/base/error.hpp",
-        "plugins/include/acc/plugins/fsdp_plugin.hpp", "plugins/include/acc/plugins/deepspeed_plugin.hpp",
+        "plugins/include/acc/settings/fsdp_plugin.hpp", "plugins/include/acc/settings/deepspeed_plugin.hpp",
         "runtime/torch/include/acc/torch.hpp"]),
     "c": ("C", [
         "runtime/include/acc/runtime.h", "runtime/include/acc/runtime_checkpoint.h",

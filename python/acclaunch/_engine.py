@@ -49,27 +49,38 @@ def _serve_fsdp(module):
 
 
 def _serve_deepspeed(module):
-    module.initialize = _refusing("deepspeed.initialize")
+    from acclaunch import _deepspeed
+    _deepspeed.serve(module)
 
 
 def _serve_accelerate(state):
     """state: the module accelerate.state. On a CPU Accelerate (1.15) takes no notice of sections for FSDP and
     DeepSpeed."""
     _check_accelerate(state.AcceleratorState.__init__, "fsdp_plugin", "deepspeed_plugin")
+    import torch
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and not torch.cuda.is_available():
+        os.environ["ACCELERATE_USE_CPU"] = "true"  # else its processes do not know each other
     original = state.AcceleratorState.__init__
 
     @functools.wraps(original)
-    def init(self, *arguments, fsdp_plugin=None, **keywords):
-        known = self.initialized
-        if not known and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
-            _refusing("a DeepSpeed section of Accelerate")()
-        original(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
-        if not known and fsdp_plugin is not None and self.distributed_type == state.DistributedType.MULTI_CPU:
+    def init(self, mixed_precision=None, *arguments, fsdp_plugin=None, deepspeed_plugin=None, **keywords):
+        known = state.AcceleratorState._shared_state != {}  # `initialized` is true with a PartialState alone
+        original(self, mixed_precision, *arguments, fsdp_plugin=fsdp_plugin, deepspeed_plugin=deepspeed_plugin, **keywords)
+        if known or self.distributed_type not in (state.DistributedType.MULTI_CPU, state.DistributedType.NO):
+            return
+        if deepspeed_plugin is not None and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+            plugins = deepspeed_plugin if isinstance(deepspeed_plugin, dict) else {"": deepspeed_plugin}
+            for plugin in plugins.values():
+                plugin.set_mixed_precision(self._mixed_precision)
+            next(iter(plugins.values())).select(_from_accelerator_state=True)
+            self.deepspeed_plugins, self._mixed_precision = deepspeed_plugin, "no"
+            self.distributed_type = state.DistributedType.DEEPSPEED
+        elif fsdp_plugin is not None and self.distributed_type == state.DistributedType.MULTI_CPU:
             self.distributed_type = state.DistributedType.FSDP
             if self._mixed_precision != "no":
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
-            state.PartialState._shared_state["distributed_type"] = self.distributed_type
+        state.PartialState._shared_state["distributed_type"] = self.distributed_type
 
     state.AcceleratorState.__init__ = init
 
@@ -119,15 +130,22 @@ class _Finder:
 
     def __init__(self, functions):
         self.functions = functions
+        self.searching = None
 
     def find_spec(self, name, path=None, target=None):
-        function = self.functions.pop(name, None)
-        spec = importlib.util.find_spec(name) if function is not None else None
+        if name not in self.functions or name == self.searching:
+            return None
+        self.searching = name
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searching = None
         if spec is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            function = self.functions.pop(name)  # here: a program may look for a spec without an import
             execute(module)
             function(module)
 
@@ -151,6 +169,8 @@ def install():
     if _installed:
         return
     _installed = True
+    if os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     waiting = {}
     for name, function in _FUNCTIONS.items():
         if name in sys.modules:

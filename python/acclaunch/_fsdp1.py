@@ -263,7 +263,7 @@ class FullyShardedDataParallel(TorchClass):
         before = {place: place[0]._parameters[place[1]] for places in self._places().values() for place in places}
         state = _fsdp2.shard([self], mesh, self.sharding_strategy not in _KEPT_AFTER_FORWARD, policy,
                              self._ignored_params)
-        state.units_have_gradients = True
+        state.has_one_gradient = True
         state.root_casts_inputs = precision.cast_forward_inputs or precision.cast_root_forward_inputs
         successors = {}
         for (part, attribute), old in before.items():
@@ -532,7 +532,7 @@ _whole = {}  # parameters of modules whose values are whole now, with their _Sta
 
 @contextlib.contextmanager
 def _summoned(wrappers, writeback=False, rank0_only=False, offload_to_cpu=False, with_grads=False):
-    wrappers = [each for each in wrappers if not _fsdp2.state_of(each).whole]
+    wrappers = [each for each in wrappers if not _fsdp2.state_of(each).summoned]
     for each in wrappers:
         unit = _fsdp2.state_of(each).unit
         if unit is not None and (unit.forwards or unit.backwards or unit.model.backwards is not None):
@@ -549,14 +549,14 @@ def _summoned(wrappers, writeback=False, rank0_only=False, offload_to_cpu=False,
         if not has_values:
             continue
         whole = torch.nn.Parameter(value.cpu() if offload_to_cpu else value, sharded.requires_grad)
-        whole.__dict__.update({key: each for key, each in sharded.__dict__.items() if key != "_acc_rows"})
+        whole.__dict__.update({key: each for key, each in sharded.__dict__.items() if not key.startswith("_acc")})
         whole.grad = gradient.to(whole.device) if gradient is not None else None
         if whole.requires_grad:
             whole.register_post_accumulate_grad_hook(_refuse_gradient)
         _fsdp2.put(slots, whole)
     states = [_fsdp2.state_of(each) for each in wrappers]
     for wrapper, state in zip(wrappers, states):
-        state.whole, wrapper.training_state = True, TrainingState.SUMMON_FULL_PARAMS
+        state.summoned, wrapper.training_state = True, TrainingState.SUMMON_FULL_PARAMS
         _whole.update(dict.fromkeys(wrapper._places() if has_values else (), state))
     _whole.update({sharded: states[0] for sharded in places})
     failed = True
@@ -565,7 +565,7 @@ def _summoned(wrappers, writeback=False, rank0_only=False, offload_to_cpu=False,
         failed = False
     finally:
         if writeback and not failed:
-            _fsdp2.fence_all()
+            _fsdp2._fence_all()
         for sharded, ((module, attribute), *_) in places.items():
             whole = module._parameters[attribute]
             _fsdp2.put(places[sharded], sharded)
@@ -577,7 +577,7 @@ def _summoned(wrappers, writeback=False, rank0_only=False, offload_to_cpu=False,
                     if with_grads:
                         sharded.grad = None if whole.grad is None else _local(whole.grad, sharded)
         for wrapper, state in zip(wrappers, states):
-            state.whole, wrapper.training_state = False, TrainingState.IDLE
+            state.summoned, wrapper.training_state = False, TrainingState.IDLE
 
 
 def _check_step(optimizer, *_):

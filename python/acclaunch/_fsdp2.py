@@ -10,43 +10,54 @@ backward gives every parameter that it reached its `grad`, a DTensor over ordina
 declares the units of its module's tree to the runtime (`_bind`)."""
 
 import functools
+import itertools
+import os
 import sys
 import weakref
 
 import torch
 import torch.distributed.fsdp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_map_only
 
+from acclaunch import _local
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
-from acclaunch._runtime import Runtime
-from acclaunch._sharding import Model, _inside, _shape
-from acclaunch._units import Member, Unit, put
+from acclaunch._runtime import Runtime, release
+from acclaunch._sharding import Lifetime, Model, _inside, _shape
+from acclaunch._units import Member, Unit, map_tensors, put
 
-_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+_TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
+_BYTES = {width: DTYPES.index(dtype) for width, dtype in (
+    (1, torch.uint8), (2, torch.int16), (4, torch.int32), (8, torch.int64), (16, torch.complex128))}
 
 
 class _State:
-    """What fully_shard knows of the modules that it was given together. slots: of each parameter, the places
-    (module, attribute) that hold it."""
+    """What fully_shard knows of the modules that it was given together. slots: of each parameter of the unit, the
+    places (module, attribute) that hold it."""
 
-    def __init__(self, modules, mesh, reshard_after_forward, precision, slots):
-        self.modules, self.mesh, self.precision, self.slots = modules, mesh, precision, slots
+    def __init__(self, modules, mesh, reshard_after_forward, precision, ignored):
+        self.modules, self.mesh, self.precision, self.ignored = modules, mesh, precision, ignored
+        self.slots = []  # from the first forward on
         self.reshard_after_forward = reshard_after_forward
-        self.requires_gradient_sync = True
+        self.requires_gradient_sync = self.requires_all_reduce = True
+        self.divide_factor = None  # of gradients; None: the number of ranks
+        self.reduces_unused = False  # a parameter without gradient on all ranks gets one of zeros
+        self.has_one_gradient = False  # FSDP 1: a parameter that no backward reached has zeros if one reached its unit
         self.root_casts_inputs = precision.cast_forward_inputs
-        self.units_have_gradients = False  # FSDP 1: zeros where no backward has reached, if one has reached the unit
         self.unit = None
-        self.whole = False  # the program has taken the parameters' whole values into the module
+        self.summoned = False  # the program has put the parameters' whole values into the module
+
+    def holds_gradients(self):
+        return not self.requires_gradient_sync or (self.mesh.ndim == 2 and not self.requires_all_reduce)
 
     def before_forward(self, module, arguments, keywords):
-        if self.whole:
+        if self.summoned:
             return None
         if self.unit is None:
             _bind(module)
@@ -58,8 +69,7 @@ class _State:
         output = self.unit.after_forward(module, arguments, keywords, output)
         dtype = self.precision.output_dtype
         if dtype is not None and output is not None:
-            output = tree_map_only(torch.Tensor, lambda each: each.to(dtype) if each.is_floating_point()
-                                   else each, output)
+            output = map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, output)
         return output
 
 
@@ -70,7 +80,7 @@ def state_of(module):
 class RowMember(Member):
     """own: this rank's rows in the runtime's memory."""
 
-    own = None
+    own = unit = None
 
     def adopt(self):
         """Takes over what stands in the module now: the program may have replaced the parameter, or its
@@ -85,7 +95,7 @@ class RowMember(Member):
                     f"parameter '{self.names[0]}' was replaced after the first forward by "
                     f"{'no parameter' if found is None else type(found).__name__ + ' ' + str(list(found.shape))}; "
                     f"expected a DTensor {list(old.shape)} {old.dtype} {old.placements}")
-            self.sharded = found
+            self.stand(found)
             self.put(found)
         local = found._local_tensor
         if local is self.own:
@@ -102,12 +112,20 @@ class RowMember(Member):
                 self.own.copy_(local)
         found._local_tensor = self.own
 
-    def give_gradient(self, gradient):
-        """Sets or adds `grad` of the parameter. gradient: [numel of own], memory that is reused."""
+    def stand(self, parameter):
+        """Makes `parameter` the one that the program sees."""
+        self.sharded = parameter
+        parameter._acc_model = self.unit.model.number
+
+    def give_gradient(self, gradient, is_own):
+        """Sets or adds `grad` of the parameter. gradient: of the shape of own; is_own: its memory is not used for
+        anything else."""
         parameter = self.sharded
-        gradient = gradient.view(self.own.shape)
+        factor = self.unit.state.divide_factor
+        if factor is not None:
+            gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
         if parameter.grad is None:
-            made = torch.empty_like(self.own).copy_(gradient)
+            made = gradient if is_own and gradient.dtype is self.own.dtype else gradient.to(self.own.dtype, copy=True)
             parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
         else:
             parameter.grad._local_tensor.add_(gradient)
@@ -119,9 +137,45 @@ class RowUnit(Unit):
     def __init__(self, model, state, name, handle):
         super().__init__(model, state.modules[0], name, handle)
         self.state = state
-        self.casts_inputs = model.casts_inputs and (
-            state.root_casts_inputs if state is model.root else state.precision.cast_forward_inputs)
         self.empty = []  # members without elements, which the runtime does not know
+        self.whole = None  # the scope that `unshard` has opened
+        self.held = False  # gradients are not reduced
+        policy = state.precision
+        casts = state.root_casts_inputs if state is model.root else policy.cast_forward_inputs
+        self.casts_to = policy.param_dtype if casts else None
+
+    def unshard(self):
+        if self.whole is None and not self.forwards and not self.backwards:
+            self.model.publish_if_idle()
+            self.open_whole()
+
+    def open_whole(self):
+        self.whole = self.begin_quietly()
+        self.locate(self.library.forward_raw, self.whole)
+        self.place()
+
+    def reshard(self):
+        handle, self.whole = self.whole, None
+        if handle is not None:
+            self.remove()
+            self.forget_addresses()
+            self.end_quietly(handle)
+            self.model.unfenced = True
+
+    def hold_gradients(self, held):
+        if held is not self.held:
+            self.library.unit_hold_gradients(self.handle, held)
+            self.held = held
+
+    def after_forward(self, module, arguments, keywords, output):
+        output = super().after_forward(module, arguments, keywords, output)
+        if self.state.reshard_after_forward and not self.is_root and not self.forwards:
+            self.reshard()
+        return output
+
+    def forget_addresses(self):
+        if self.whole is None:
+            super().forget_addresses()
 
     def place(self):
         super().place()
@@ -129,6 +183,8 @@ class RowUnit(Unit):
             member.put(member.working)
 
     def remove(self):
+        if self.whole is not None:
+            return
         super().remove()
         if not self.forwards and not self.backwards:
             for member in self.empty:
@@ -138,10 +194,10 @@ class RowUnit(Unit):
 class RowModel(Model):
     """A tree of modules whose parameters are sharded by rows, and updated by the program."""
 
-    def __init__(self, module, runtime, dtype):
-        super().__init__(module, runtime, dtype, seed=0, unused_units=True, by_rows=True)
+    def __init__(self, module, runtime):
+        super().__init__(module, runtime, torch.float32, seed=0, unused_units=True, by_rows=True)
         self.root = state_of(module)
-        self.no_sync = None
+        self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
 
     # ---- declaration
@@ -158,15 +214,14 @@ class RowModel(Model):
             self.units.append(unit)
             for slots in state.slots:
                 self._declare_parameter(unit, slots)
-        self.trained = []  # members, in the order of the runtime's shards
+        self.rows = []  # members, in the order of the runtime's shards
 
         def take(shards, count, _):
             for shard in shards[:count]:
                 member = self.members[shard.name.decode()]
-                member.own = view(shard.weights, member.sharded._local_tensor.shape, DTYPES[shard.dtype],
-                                  self.device, self.lifetime)
-                if member.trains:
-                    self.trained.append(member)
+                local = member.sharded._local_tensor
+                member.own = view(shard.weights, local.shape, local.dtype, self.device, self.lifetime)
+                self.rows.append(member)
 
         self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
         for unit in self.units:
@@ -179,19 +234,23 @@ class RowModel(Model):
         module, attribute = slots[0]
         sharded = module._parameters[attribute]
         name = clean_tensor_name(f"{self.names[module]}.{attribute}" if self.names[module] else attribute)
-        working = torch.nn.Parameter(torch.empty(0, dtype=self.compute_dtype, device=self.device),
-                                     sharded.requires_grad)
+        dtypes = _dtypes_of(sharded, unit.state.precision, name)
+        working = torch.nn.Parameter(torch.empty(0, dtype=dtypes[1], device=self.device), sharded.requires_grad)
         if sharded.numel() == 0:
-            working.data = torch.empty(sharded.shape, dtype=self.compute_dtype, device=self.device)
+            working.data = torch.empty(sharded.shape, dtype=dtypes[1], device=self.device)
             unit.empty.append(RowMember([name], slots, sharded, working, None))
             return
         handle = Handle()
-        config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1,
+        stored, computed, reduced = map(_number_of, dtypes)
+        config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1, own_dtypes=1,
+                                 stored_dtype=stored, computed_dtype=computed, reduced_dtype=reduced,
                                  initializer=INITIALIZER_CONSTANT)
         inside = _inside(unit.name, name) if name.startswith(unit.name + ".") else name
         self.library.unit_parameter(unit.handle, inside.encode(), *_shape(sharded),
                                     config, handle)
         unit.members.append(RowMember([name], slots, sharded, working, handle))
+        unit.members[-1].unit = unit
+        unit.members[-1].stand(sharded)
         self.members[f"{unit.name}.{inside}" if unit.name else inside] = unit.members[-1]
 
     # ---- forward and backward
@@ -199,10 +258,19 @@ class RowModel(Model):
     def check_module(self):
         """Before a forward of the root: makes this rank's rows what all ranks see."""
         self.check_backward()
+        whole = [unit for unit in self.units if unit.whole is not None]
+        for unit in whole:
+            unit.reshard()
         for unit in self.units:
             for member in unit.members:
                 member.adopt()
         self.library.model_publish(self.handle)
+        for unit in whole:
+            unit.open_whole()
+
+    def publish_if_idle(self):
+        if not any(unit.forwards or unit.backwards or unit.whole is not None for unit in self.units):
+            self.check_module()
 
     def leave_forward(self, forward):
         if forward.use is None and forward.quiet:
@@ -211,21 +279,26 @@ class RowModel(Model):
             self.unfenced = True
 
     def fence(self):
-        """Before the program changes rows: no rank is in a forward any more."""
+        """Before the program changes rows: no rank uses them any more."""
+        for unit in self.units:
+            unit.reshard()
+        self.await_ranks()
+
+    def await_ranks(self):
         if self.unfenced:
             self.unfenced = False
             self.runtime.barrier()
 
     def enter_backward(self, use):
-        if self.backwards is None and not self.root.requires_gradient_sync:
-            self.no_sync = self.library.make("no_sync_begin", self.handle)
+        if self.backwards is None:
+            for unit in self.units:
+                unit.reshard()
+                unit.hold_gradients(unit.state.holds_gradients())
         super().enter_backward(use)
 
     def leave_backward(self):
         super().leave_backward()
-        if self.no_sync is not None:
-            self.library.no_sync_end(self.no_sync)
-            self.no_sync = None
+        if all(unit.held for unit in self.units):
             self.runtime.barrier()
         else:
             self._take_gradients()
@@ -233,49 +306,67 @@ class RowModel(Model):
 
     def _take_gradients(self):
         """A parameter gets a gradient if a backward of any rank has reached it; other ranks count as zero."""
-        reached = self._reached_by_any_rank()
-        by_member = dict(zip(self.trained, reached))
-        for unit in self.units:
-            if unit.state.units_have_gradients and any(map(by_member.get, unit.trained)):
-                for member in unit.trained:
-                    if not by_member[member] and member.sharded.requires_grad:
-                        member.give_gradient(torch.zeros(member.own.shape, device=self.device))
+        trained = [member for member in self.rows if member.trains]
+        reached = self._reached_by_any_rank(trained)
+        used = {member.unit for member, wanted in zip(trained, reached) if wanted}
+        memory = Lifetime(self.runtime)
+        given = []
 
         def take(shards, count, _):
-            for member, shard, wanted in zip(self.trained, shards[:count], reached):
-                if wanted and shard.gradient is not None:
-                    member.give_gradient(view(shard.gradient, torch.Size((shard.numel,)), torch.float32,
-                                              self.device))
+            for member, shard, wanted in zip(trained, shards[:count], reached):
+                if member.unit.held:
+                    continue
+                if shard.gradient is not None and (
+                        wanted or (member.working.requires_grad and (member.unit.state.reduces_unused or (
+                            member.unit.state.has_one_gradient and member.unit in used)))):
+                    is_own = shard.gives_gradient == 1
+                    gradient = view(shard.gradient, member.own.shape, torch.float32, self.device,
+                                    memory if is_own else None)
+                    if is_own:
+                        given.append((member, gradient))
+                    else:
+                        member.give_gradient(gradient, False)
                 member.has_gradient = False
 
         with torch.no_grad():
-            self.library.model_take_gradients(self.handle, callback(ShardsFunction, take),
-                                              self.library.callback_context)
+            kept = self.library.make("model_take_gradients", self.handle, callback(ShardsFunction, take),
+                                     self.library.callback_context)
+            release(memory, self.library.gradients_free, kept)
+            for member, gradient in given:
+                member.give_gradient(gradient, True)
         self.has_gradients = False
 
-    def _reached_by_any_rank(self):
-        own = [0.0] * ((len(self.trained) + 49) // 50)  # 50 bits in each double
-        for number, member in enumerate(self.trained):
+    def _reached_by_any_rank(self, trained):
+        own = [0.0] * ((len(trained) + 49) // 50)  # 50 bits in each double
+        for number, member in enumerate(trained):
             if member.has_gradient:
                 own[number // 50] += 2.0 ** (number % 50)
         every = self.runtime.all_gather(own)
         if all(each == own for each in every):
-            return [member.has_gradient for member in self.trained]
+            return [member.has_gradient for member in trained]
         return [any(int(each[number // 50]) >> (number % 50) & 1 for each in every)
-                for number in range(len(self.trained))]
+                for number in range(len(trained))]
 
 
 # ---- the first forward ---------------------------------------------------------------------------
 
 _runtimes = {}  # by the settings of the program
-_replaced = {}  # by the id of a parameter that fully_shard replaced: a weak reference to it, and its name
-_models = []  # weak references, in the order of the first forwards, which is the same on all ranks
+_sharded = weakref.WeakSet()  # modules
+_numbers = itertools.count()  # of models, in the order of their first forwards, the same on all ranks
+_models = weakref.WeakValueDictionary()
 
 
 def _runtime(fields):
     key = tuple(sorted(fields.items()))
     if key not in _runtimes:
-        _runtimes[key] = Runtime(fields)
+        mode = os.environ.get("ACC_MODE")
+        if mode == "deepspeed":  # its engine says here what its configuration means
+            os.environ["ACC_MODE"] = "none"
+        try:
+            _runtimes[key] = Runtime(fields)
+        finally:
+            if mode is not None:
+                os.environ["ACC_MODE"] = mode
     return _runtimes[key]
 
 
@@ -290,24 +381,26 @@ def _same(states, what, value_of):
     return value_of(root)
 
 
-def _dtype_of(states):
-    dtypes = {}
-    for name, state in states:
-        for (module, attribute), *_ in state.slots:
-            parameter = module._parameters[attribute]
-            if parameter.numel():
-                dtypes.setdefault(parameter.dtype, f"{name}.{attribute}")
-    for dtype, name in dtypes.items():
-        if dtype not in DTYPES[:3] or len(dtypes) > 1:
-            raise NotSupportedError(
-                "the engine acc needs parameters of one dtype, float32, bfloat16 or float16, in a model; found "
-                + ", ".join(f"{dtype} ('{name}')" for dtype, name in dtypes.items()))
-    if not dtypes:
-        raise InvalidArgumentError("fully_shard: the module has no parameters")
-    return next(iter(dtypes))
+def _number_of(dtype):
+    """The runtime's number of a dtype. It never looks into values that it neither converts nor sums."""
+    return DTYPES.index(dtype) if dtype in _TRAINED else _BYTES[dtype.itemsize]
 
 
-def _fields_of(states, dtype):
+def _dtypes_of(parameter, policy, name):
+    """The dtypes of a parameter's rows, of its use, and of its gradients when they are sent."""
+    stored = computed = parameter.dtype
+    if policy.param_dtype is not None and stored.is_floating_point:
+        computed = policy.param_dtype
+    reduced = policy.reduce_dtype or computed if computed in _TRAINED else computed
+    used = {stored, computed, reduced} if stored is not computed or parameter.requires_grad else set()
+    for dtype in used:
+        if dtype not in _TRAINED:
+            raise NotSupportedError(f"fully_shard: parameter '{name}' in {stored}, computed in {computed} and reduced "
+                                    f"in {reduced}: the engine acc converts and trains float32, bfloat16 and float16")
+    return stored, computed, reduced
+
+
+def _fields_of(states):
     """The settings of the runtime that the arguments of fully_shard choose."""
     mesh = _same(states, "mesh", lambda state: state.mesh)
     fields = {"fsdp_version": "2"}
@@ -315,20 +408,35 @@ def _fields_of(states, dtype):
     fields["reshard_after_forward"] = str(inner[0] if inner.count(inner[0]) == len(inner) else True).lower()
     if mesh.ndim == 2:
         fields.update(dp_replicate_size=str(mesh.size(0)), dp_shard_size=str(mesh.size(1)))
-    compute = _same(states, "mp_policy", lambda state: state.precision).param_dtype or dtype
-    reduce = states[0][1].precision.reduce_dtype
-    for what, each in (("param_dtype", compute), ("reduce_dtype", reduce)):
-        if each is not None and each not in _WORDS:
-            raise NotSupportedError(f"MixedPrecisionPolicy({what}={each}): the engine acc supports bfloat16, "
-                                    "float16 and float32")
-    if compute is torch.float32 and dtype is not torch.float32:
-        raise NotSupportedError(f"MixedPrecisionPolicy(param_dtype={compute}) with parameters of {dtype}")
-    fields["mixed_precision"] = "no" if compute is dtype else _WORDS[compute]
-    if reduce is not None:
-        fields["reduce_dtype"] = _WORDS[reduce]
+    computed = {state.precision.param_dtype for _, state in states}
+    fields["mixed_precision"] = _WORDS.get(computed.pop(), "no") if len(computed) == 1 else "no"  # in messages
     return fields
 
 
+def _give_slots(module, states):
+    """Gives each parameter to the innermost state that contains all its places. A tied one may have places in several
+    states, and may have been tied after fully_shard."""
+    owners, places, known = {"": ()}, {}, {}  # owners: by the name of a module, its states, the outermost first
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        state = state_of(part)
+        own = owners[prefix] = owners[prefix.rpartition(".")[0]] + ((state,) if state is not None else ())
+        for attribute, parameter in part._parameters.items():
+            if parameter is None or any(parameter in each.ignored for each in own):
+                continue
+            if not isinstance(parameter, DTensor):
+                raise InvalidArgumentError(f"parameter '{prefix}.{attribute}' was put into the module after "
+                                           "fully_shard, which has not sharded it: change the module before")
+            slots = places.setdefault(parameter, [])
+            if (part, attribute) not in slots:
+                slots.append((part, attribute))
+            known[parameter] = [each for each in known.get(parameter, own) if each in own]
+    for state in states:
+        state.slots = []
+    for parameter, slots in places.items():
+        known[parameter][-1].slots.append(slots)
+
+
+@torch.inference_mode(False)  # parameters made in inference mode could not be trained
 def _bind(module):
     """Declares the tree of `module`, whose forward begins and which is the root therefore, to the runtime."""
     by_state = {}
@@ -341,13 +449,19 @@ def _bind(module):
             raise InvalidArgumentError(f"the first forward of {type(module).__name__} comes after one of its "
                                        f"part '{name}', which was the root then: call the whole module first")
     if len(states[0][1].modules) > 1:
-        raise NotSupportedError("the engine acc does not support a root in a list that fully_shard was given")
-    dtype = _dtype_of(states)
-    model = RowModel(module, _runtime(_fields_of(states, dtype)), dtype)
+        raise RuntimeError(f"FSDP requires a single root module but got {states[0][1].modules}")
+    _give_slots(module, by_state)
+    model = RowModel(module, _runtime(_fields_of(states)))
     model.declare(states)
-    _models[:] = [each for each in _models if each() is not None] + [weakref.ref(model)]
+    _models[model.number] = model
     if model.runtime.rank == 0:
         print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
+
+
+def _root_of(module):
+    """The outermost sharded module that contains `module`."""
+    holders = [each for each in _sharded if any(part is module for part in each.modules())]
+    return max(holders, key=lambda each: sum(1 for _ in each.modules()))
 
 
 def was_used():
@@ -356,40 +470,81 @@ def was_used():
 
 
 def _before_step(optimizer, *_):
+    numbers = set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            name = _replaced.get(id(parameter))
-            if name is not None and name[0]() is parameter:
+            number = getattr(parameter, "_acc_model", None)
+            if number is not None:
+                numbers.add(number)
+            elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
+                numbers.update(_models)
+            _, name = _successor(parameter)
+            if name is not None:
                 raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
-                                           f"fully_shard, which has replaced its parameter '{name[1]}': make it "
+                                           f"fully_shard, which has replaced its parameter '{name}': make it "
                                            "afterwards, from the module's parameters()")
-    fence_all()
+    for number in sorted(numbers & set(_models)):
+        _models[number].fence()
 
 
-def fence_all(*_):
-    for reference in _models:
-        model = reference()
-        if model is not None:
-            model.fence()
+def _fence_all():
+    for number in sorted(_models):
+        _models[number].fence()
+
+
+def _reshard(module, *_):
+    """Before anything that takes the parameters for rows."""
+    state = state_of(module)
+    if state is not None and state.unit is not None:
+        state.unit.reshard()
+
+
+def _before_load(module, *_):
+    state = state_of(module)
+    if state is not None and state.unit is not None:
+        state.unit.model.fence()
+
+
+def _layouts():
+    for model in _models.values():
+        mesh = model.root.mesh
+        yield mesh, _placements(mesh), model.runtime
 
 
 register_optimizer_step_pre_hook(_before_step)
+_local.serve(_local.Places(lambda parameter: getattr(parameter, "_acc_model", None) in _models, _before_step, _layouts))
 
 
 # ---- fully_shard -------------------------------------------------------------------------------------
 
 
 def _managed(modules, ignored):
-    """Distinct parameters of the modules that no earlier call has sharded, with their places."""
-    found = {}
-    for module in modules:
-        for part in module.modules():
+    """Distinct parameters of the modules, without parts that an earlier call has sharded, and their places."""
+    found, seen = {}, set()
+
+    def visit(part):
+        if part not in seen and state_of(part) is None:
+            seen.add(part)
+            # Read by transformers, whose ranks then skip no layers and generate in step, and by torch.compile.
+            part._is_fsdp_managed_module = part._fsdp_use_orig_params = True
             for attribute, parameter in part._parameters.items():
-                if parameter is not None and parameter not in ignored and not hasattr(parameter, "_acc_rows"):
-                    places = found.setdefault(parameter, [])
-                    if (part, attribute) not in places:
-                        places.append((part, attribute))
+                if parameter is not None and parameter not in ignored:
+                    found.setdefault(parameter, []).append((part, attribute))
+            for each in part.children():
+                visit(each)
+
+    for module in modules:
+        visit(module)
     return found
+
+
+def _successor(parameter):
+    """The parameter that fully_shard has put into other places of this one, which is tied, and its name there."""
+    return parameter.__dict__.get("_acc_successor", (None, None))
+
+
+def _placements(mesh):
+    return (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
 
 
 def own_rows(tensor, mesh):
@@ -401,6 +556,9 @@ def own_rows(tensor, mesh):
 
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
+    placements = _placements(mesh)
+    if isinstance(parameter, DTensor) and (parameter.device_mesh, parameter.placements) == (mesh, placements):
+        return parameter  # of another unit as well
     if isinstance(parameter, DTensor):
         raise NotSupportedError(f"fully_shard: parameter '{name}' is a DTensor already (tensor parallelism), which "
                                 "the engine acc does not support")
@@ -413,12 +571,10 @@ def _rows_of(parameter, name, mesh):
     local = own_rows(parameter.detach(), mesh).clone()
     if not local.is_meta:
         local = local.to(mesh.device_type)
-    placements = (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
-    _replaced[id(parameter)] = weakref.ref(parameter), name
-    made._acc_rows = True
+    parameter._acc_successor = made, name
     return made
 
 
@@ -452,8 +608,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
             raise ValueError(f"fully_shard does not support containers that do not implement forward: {each}")
         if state_of(each) is not None:
             raise AssertionError("fully_shard has already been applied to this module")
-    reshard_after_forward = True if reshard_after_forward is None else reshard_after_forward
-    shard(modules, mesh, reshard_after_forward, mp_policy, ignored_params or set())
+    shard(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, ignored_params)
     for each in modules:
         cls = type(each)
         each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
@@ -463,17 +618,18 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
 def shard(modules, mesh, reshard_after_forward, precision, ignored):
     """Makes the parameters of the modules DTensors, and one unit of them. Returns its _State."""
     names = {parameter: clean_tensor_name(name) for each in modules for name, parameter in each.named_parameters()}
-    slots = []
+    ignored = frozenset(ignored or ())
     for parameter, places in _managed(modules, ignored).items():
-        sharded = _rows_of(parameter, names[parameter], mesh)
-        put(places, sharded)
-        slots.append(places)
-    state = _State(modules, mesh, reshard_after_forward, precision, slots)
+        successor, _ = _successor(parameter)
+        put(places, _rows_of(parameter, names[parameter], mesh) if successor is None else successor)
+    state = _State(modules, mesh, reshard_after_forward, precision, ignored)
     for each in modules:
         object.__setattr__(each, "_acc_state", state)
+        _sharded.add(each)
         each.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
         each.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
-        each.register_load_state_dict_pre_hook(fence_all)
+        each.register_load_state_dict_pre_hook(_before_load)
+        each.register_state_dict_pre_hook(_reshard)
     return state
 
 
@@ -508,28 +664,60 @@ class ShardedModule(FSDPModule):
         made = original.__new__(original, *arguments, **keywords)
         return made
 
+    def unshard(self, async_op=False):
+        state = state_of(self)
+        if state.unit is None:
+            _bind(_root_of(self))
+        state.unit.unshard()
+        return UnshardHandle() if async_op else None
+
+    def reshard(self):
+        state = state_of(self)
+        if state.unit is not None and state.unit.whole is not None:
+            state.unit.reshard()
+            state.unit.model.await_ranks()
+
     def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
-        states = {state_of(each) for each in self.modules()} - {None}
-        if not recurse and len(states) > 1:
-            raise NotSupportedError("set_requires_gradient_sync(recurse=False): the engine acc reduces the gradients "
-                                    "of all parts of a model together")
-        for state in states:
-            state.requires_gradient_sync = requires_gradient_sync
+        self._set("requires_gradient_sync", requires_gradient_sync, recurse)
 
-    def set_is_last_backward(self, is_last_backward):
-        """Without effect: each backward waits for its reductions."""
+    def set_requires_all_reduce(self, requires_all_reduce, *, recurse=True):
+        self._set("requires_all_reduce", requires_all_reduce, recurse)
 
-    def set_modules_to_forward_prefetch(self, modules):
-        """Without effect: the runtime gathers in the order that it has seen."""
+    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+        """After the first forward only for what `unshard` has gathered."""
+        self._set("reshard_after_forward", reshard_after_forward, recurse)
 
-    def set_modules_to_backward_prefetch(self, modules):
-        """As set_modules_to_forward_prefetch."""
+    def set_gradient_divide_factor(self, factor):
+        self._set("divide_factor", factor, False)
+
+    set_reduce_scatter_divide_factor = set_gradient_divide_factor
+
+    def set_reduce_scatter_unused_params(self, enabled, *, recurse=True):
+        self._set("reduces_unused", enabled, recurse)
+
+    def _set(self, attribute, value, recurse):
+        for each in self.modules() if recurse else (self,):
+            if state_of(each) is not None:
+                setattr(state_of(each), attribute, value)
 
     def _get_fsdp_state(self):
         raise NotSupportedError("the engine acc has no FSDPState of torch")
 
     def _apply(self, *arguments, **keywords):
+        _reshard(self)
         return super(FSDPModule, self)._apply(*arguments, **keywords)
+
+
+# The runtime gathers and frees in the order that it has seen, and each backward waits for its reductions.
+_WITHOUT_EFFECT = {
+    "set_is_last_backward", "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
+    "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event",
+    "set_force_sum_reduction_for_comms", "set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm",
+    "set_separate_reduce_scatter_group", "set_reduce_scatter_max_input_buffers", "_set_unshard_async_op"}
+
+
+def _ignore(self, *_, **__):
+    """Without effect."""
 
 
 def _refuse(name):
@@ -541,5 +729,5 @@ def _refuse(name):
 for _name in dir(FSDPModule):
     if not _name.startswith("__") and callable(getattr(FSDPModule, _name)) and _name not in vars(ShardedModule) \
             and not hasattr(torch.nn.Module, _name):
-        setattr(ShardedModule, _name, _refuse(_name))
+        setattr(ShardedModule, _name, _ignore if _name in _WITHOUT_EFFECT else _refuse(_name))
 

@@ -192,7 +192,9 @@ Module = sized("Module", ("name", c.c_char_p), ("class_name", c.c_char_p), ("par
 ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_decay", c.c_int32),
                         ("initializer", c.c_int32), ("a", c.c_float), ("b", c.c_float),
                         ("fill", FillFunction), ("context", c.c_void_p),
-                        ("buffer_dtype", c.c_int32))
+                        ("buffer_dtype", c.c_int32), ("own_dtypes", c.c_int32),
+                        ("stored_dtype", c.c_int32), ("computed_dtype", c.c_int32),
+                        ("reduced_dtype", c.c_int32))
 INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE = 0, 3, 4
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
@@ -206,7 +208,7 @@ ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", St
 ParameterShard = sized("ParameterShard", ("name", c.c_char_p), ("offset", c.c_int64),
                        ("numel", c.c_int64), ("weight_decay", c.c_int32), ("dtype", c.c_int32),
                        ("in_host_memory", c.c_int32), ("weights", c.c_void_p),
-                       ("gradient", c.c_void_p))
+                       ("gradient", c.c_void_p), ("gives_gradient", c.c_int32))
 ShardsFunction = c.CFUNCTYPE(c.c_int, c.POINTER(ParameterShard), c.c_size_t, c.c_void_p)
 StepInfo = sized("StepInfo", ("step", c.c_int64), ("grad_norm", c.c_double),
                  ("clip_coefficient", c.c_double), ("lr", c.c_double), ("loss_scale", c.c_double),
@@ -270,6 +272,7 @@ _CALLS = {
     "acc_unit_buffer_data": (_POINTER, Handle, _POINTERS),
     "acc_unit_keeps_addresses": (_POINTER, _INTS),
     "acc_unit_set_requires_grad": (_POINTER, Handle, _INT),
+    "acc_unit_hold_gradients": (_POINTER, _INT),
     "acc_forward_begin": (_POINTER, _POINTERS),
     "acc_recompute_begin": (_POINTER, _POINTERS),
     "acc_forward_raw": (_POINTER, Handle, _POINTERS),
@@ -287,7 +290,7 @@ _CALLS = {
     "acc_optimizer_set_rule_settings": (_POINTER, _TEXT),
     "acc_optimizer_shards": (_POINTER, ShardsFunction, c.c_void_p),
     "acc_model_shards": (_POINTER, ShardsFunction, c.c_void_p),
-    "acc_model_take_gradients": (_POINTER, ShardsFunction, c.c_void_p),
+    "acc_model_take_gradients": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
     "acc_model_publish": (_POINTER,),
     "acc_optimizer_step": (_POINTER, c.POINTER(StepInfo)),
     "acc_optimizer_loss_scale": (_POINTER, _DOUBLES),
@@ -327,7 +330,7 @@ _OTHERS = {
     "acc_model_numel": (c.c_int64, _POINTER),
     **{name: (None, _POINTER) for name in (
         "acc_fsdp_plugin_free", "acc_runtime_free", "acc_model_free", "acc_optimizer_free", "acc_no_grad_end",
-        "acc_no_sync_end", "acc_program_state_free", "acc_checkpoint_series_free")},
+        "acc_no_sync_end", "acc_gradients_free", "acc_program_state_free", "acc_checkpoint_series_free")},
 }
 
 

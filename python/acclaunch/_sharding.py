@@ -82,9 +82,6 @@ class Model(Uncopied):
                 raise InvalidArgumentError(f"unit '{unit.label}' got a tensor on {each.device}, but the "
                                            f"runtime computes on {self.device}")
 
-    def cast(self, tensor):
-        return tensor.to(self.compute_dtype) if tensor.is_floating_point() else tensor
-
     def leave_forward(self, forward):
         """At the end of a forward of the root."""
 

@@ -18,12 +18,14 @@ library sees a forward without gradients, in which the parameters have values.
 autograd runs nodes in the reverse order of their creation, and accumulates a gradient as soon as it
 is complete. So when the hook on an input runs, every gradient of the unit has been accumulated."""
 
+import collections
+import copy
 import ctypes as c
+import dataclasses
 import functools
 import sys
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from acclaunch._library import InvalidArgumentError, library
 from acclaunch._parameters import Uncopied, view
@@ -38,6 +40,38 @@ def accumulation_of(parameter):
     """The node of autograd that accumulates the gradient of a leaf."""
     with torch.enable_grad():
         return parameter.view_as(parameter).grad_fn.next_functions[0][0]
+
+
+def map_tensors(function, value):
+    """The value with function(tensor) in place of each tensor in tuples, lists, dictionaries and dataclasses. Containers
+    in which nothing changes stay the same objects: a module may append to a list that it is given."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (tuple, list)):
+        made = [map_tensors(function, each) for each in value]
+        if all(map(lambda new, old: new is old, made, value)):
+            return value
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    if isinstance(value, (dict, collections.UserDict)):
+        items, replace = value.items(), type(value).__setitem__
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value)]
+        replace = object.__setattr__
+    else:
+        return value
+    made = value
+    for key, old in list(items):
+        new = map_tensors(function, old)
+        if new is not old:
+            made = copy.copy(value) if made is value else made
+            replace(made, key, new)
+    return made
+
+
+def tensors_in(*values):
+    found = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, values)
+    return found
 
 
 def put(slots, parameter):
@@ -55,7 +89,7 @@ class Member:
     def __init__(self, names, slots, sharded, working, handle):
         self.names, self.slots, self.sharded, self.working = names, slots, sharded, working
         self.handle = handle
-        self.trains = working.requires_grad  # as declared; it may be frozen between steps
+        self.trains = working.requires_grad  # at some time; it may be frozen between steps
         self.address = None
         self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
@@ -172,8 +206,8 @@ class Unit(Uncopied):
         self.label = name or "root"
         self.is_root = module is model.module
         self.members = []
-        self.casts_inputs = model.casts_inputs
         self.keeps_addresses = False
+        self.casts_to = model.compute_dtype if model.casts_inputs else None  # floating-point inputs
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
@@ -181,12 +215,17 @@ class Unit(Uncopied):
     def prepare(self):
         """Called when the parameters have been declared and initialised."""
         self.keeps_addresses = self.library.read("unit_keeps_addresses", c.c_int, self.handle) == 1
-        self.trained = [member for member in self.members if member.trains]
         for member in self.members:
             if member.trains:
-                member.working.register_post_accumulate_grad_hook(
-                    functools.partial(self.take_gradient, member))
+                self.await_gradients(member)
             member.put(member.sharded)
+        self.find_trained()
+
+    def find_trained(self):
+        self.trained = [member for member in self.members if member.trains]
+
+    def await_gradients(self, member):
+        member.working.register_post_accumulate_grad_hook(functools.partial(self.take_gradient, member))
 
     def install(self):
         """Prepares the unit and adds the hooks."""
@@ -210,7 +249,7 @@ class Unit(Uncopied):
             if member.address != address.value:
                 member.address = address.value
                 member.working.data = view(address.value, member.sharded.shape,
-                                           model.compute_dtype, model.device)
+                                           member.working.dtype, model.device)
             if not self.keeps_addresses:
                 model.memory.members[address.value] = (self, member)
 
@@ -237,6 +276,10 @@ class Unit(Uncopied):
             if wanted is not member.working.requires_grad:
                 self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
                 member.working.requires_grad_(wanted)
+                if wanted and not member.trains:
+                    member.trains = True
+                    self.await_gradients(member)
+                    self.find_trained()
 
     def passes(self):
         """True if the unit is trained, but now no parameter of it requires a gradient."""
@@ -276,13 +319,12 @@ class Unit(Uncopied):
         model = self.model
         if model.gathered:
             return None
+        inside = in_backward() != -1
+        if self.is_root and not self.forwards and not inside:
+            model.check_module()
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
-        inside = in_backward() != -1
-        if self.is_root and len(self.forwards) == 1 and not inside:
-            model.check_module()
-        tensors = [each for each in tree_leaves((arguments, keywords))
-                   if isinstance(each, torch.Tensor)]
+        tensors = tensors_in(arguments, keywords)
         model.check_inputs(self, tensors)
         self.follow_requires_grad()
         if inside and self.backwards:
@@ -310,8 +352,8 @@ class Unit(Uncopied):
             if not self.keeps_addresses:
                 forward.saves = True
                 model.memory.enter()
-        if self.casts_inputs:
-            arguments, keywords = tree_map_only(torch.Tensor, model.cast, (arguments, keywords))
+        if self.casts_to is not None:
+            arguments, keywords = map_tensors(self.cast, (arguments, keywords))
         if forward.use is not None and not self.is_root:
             def ends_backward(tensor):
                 if tensor.requires_grad:
@@ -320,8 +362,11 @@ class Unit(Uncopied):
                     tensor.register_hook(forward.use.end_backward)
                 return tensor
 
-            arguments, keywords = tree_map_only(torch.Tensor, ends_backward, (arguments, keywords))
+            arguments, keywords = map_tensors(ends_backward, (arguments, keywords))
         return arguments, keywords
+
+    def cast(self, tensor):
+        return tensor.to(self.casts_to) if tensor.is_floating_point() else tensor
 
     def after_forward(self, module, arguments, keywords, output):
         if not self.forwards:  # acc.gathered, or torch.compile gave up in before_forward
@@ -358,9 +403,9 @@ class Unit(Uncopied):
             # The hook of a leaf, such as a parameter, would stay for later forwards.
             return tensor.view_as(tensor) if tensor.is_leaf and tensor.requires_grad else tensor
 
-        output = tree_map_only(torch.Tensor, own, output)
-        for each in tree_leaves(output):
-            if isinstance(each, torch.Tensor) and each.requires_grad:
+        output = map_tensors(own, output)
+        for each in tensors_in(output):
+            if each.requires_grad:
                 # A hook on the node runs after the hooks on its outputs, which may end the next unit.
                 each.grad_fn.register_prehook(use.begin_backward)
         return output
@@ -386,7 +431,7 @@ class Unit(Uncopied):
     def take_gradient(self, member, parameter):
         """Moves a gradient into the library's memory."""
         gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
+        if gradient is None or not parameter.requires_grad:  # frozen since the forward
             return
         use = self.require_backward(member, writes=True)
         address, beta = c.c_void_p(), c.c_float()
@@ -395,7 +440,7 @@ class Unit(Uncopied):
         target = member.gradients.get(address.value)
         if target is None:
             target = member.gradients[address.value] = view(
-                address.value, member.sharded.shape, self.model.compute_dtype, self.model.device)
+                address.value, member.sharded.shape, parameter.dtype, self.model.device)
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if beta.value == 0.0:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents.hpp"
 
-#include "acc/plugins/command_pages.hpp"
-#include "acc/plugins/document_writer.hpp"
+#include "acc/documents/document_writer.hpp"
+#include "acc/pages/command_pages.hpp"
 #include "commands.hpp"
 #include "settings.hpp"
 
@@ -14,9 +14,9 @@
 namespace acc::rendezvous {
 namespace {
 
-using plugins::Node;
-using plugins::SettingRow;
-using plugins::Type;
+using documents::Node;
+using settings::SettingRow;
+using settings::Type;
 
 Node value_of(const SettingRow& row, const std::string& text) {
   if (text.empty()) {
@@ -35,13 +35,13 @@ constexpr std::string_view kDescription =
     "the rounds of elastic jobs. A setting is taken from its flag, else from the environment\n"
     "variable ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default.\n";
 
-plugins::CommandPage daemon_page() {
-  plugins::CommandPage page{"acc-rendezvous",
-                            "rendezvous server for distributed training",
-                            std::string(kDescription),
-                            {{"Options", {}}}};
+pages::CommandPage daemon_page() {
+  pages::CommandPage page{"acc-rendezvous",
+                          "rendezvous server for distributed training",
+                          std::string(kDescription),
+                          {{"Options", {}}}};
   for (const SettingRow& row : kDaemonFlags.table) {
-    page.groups.front().options.push_back(plugins::describe_flag(kDaemonFlags, row));
+    page.groups.front().options.push_back(pages::describe_flag(kDaemonFlags, row));
   }
   page.groups.front().options.push_back({{"--help", "-h"}, "", {}, false, "print all flags"});
   page.groups.front().options.push_back({{"--version"}, "", {}, false, "print the version"});
@@ -50,7 +50,7 @@ plugins::CommandPage daemon_page() {
 
 }  // namespace
 
-std::string config_text(const plugins::Settings& settings) {
+std::string config_text(const settings::Settings& settings) {
   constexpr std::size_t kColumn = 34;  // where the comments begin
   std::string text;
   for (const SettingRow& row : settings.table()) {
@@ -58,10 +58,10 @@ std::string config_text(const plugins::Settings& settings) {
       continue;
     }
     const Node entry = Node::map({{std::string(row.key), value_of(row, settings.text(row))}});
-    std::string line = plugins::to_yaml(entry);
+    std::string line = documents::to_yaml(entry);
     line.pop_back();  // to_yaml ends in a newline
     line.resize(std::max(line.size() + 1, kColumn), ' ');
-    text += line + "# " + plugins::describe(settings.source(row)) + "\n";
+    text += line + "# " + settings::describe(settings.source(row)) + "\n";
   }
   return text;
 }
@@ -74,7 +74,7 @@ std::string help_text() {
   }
   text += "\n" + std::string(kDescription) + "\n";
   for (const SettingRow& row : kDaemonFlags.table) {
-    text += plugins::help_entry(kDaemonFlags, row);
+    text += settings::help_entry(kDaemonFlags, row);
   }
   return text + "\n  --help, -h    --version\n";
 }
@@ -82,26 +82,25 @@ std::string help_text() {
 std::string settings_table_text() {
   std::string text = "| setting | value | default | |\n|---|---|---|---|\n";
   for (const SettingRow& row : kDaemonSettings) {
-    text += "| " + code(row.key) + " | " + plugins::expected_value(row) + " | " +
+    text += "| " + code(row.key) + " | " + settings::expected_value(row) + " | " +
             code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }
   return text;
 }
 
 std::string candidates_text(std::span<const std::string> words) {
-  return plugins::candidate_lines(plugins::complete_options(daemon_page(), words));
+  return pages::candidate_lines(pages::complete_options(daemon_page(), words));
 }
 
 std::string manual_page_text() {
   const std::array sections = {
-      plugins::ManualSection{
+      pages::ManualSection{
           "FILES",
           "/etc/default/acc-rendezvous: variables ACC_RENDEZVOUS_<NAME> of the system service\n"},
-      plugins::ManualSection{"EXIT STATUS",
-                             "0 ended by SIGTERM or SIGINT; 1 it cannot listen; 2 bad input\n"},
-      plugins::ManualSection{"SEE ALSO", "acclaunch(1), systemd.socket(5)\n"}};
-  return plugins::manual_page(daemon_page(), 8, "acclaunch " ACC_VERSION, ACC_RELEASE_DATE,
-                              sections);
+      pages::ManualSection{"EXIT STATUS",
+                           "0 ended by SIGTERM or SIGINT; 1 it cannot listen; 2 bad input\n"},
+      pages::ManualSection{"SEE ALSO", "acclaunch(1), systemd.socket(5)\n"}};
+  return pages::manual_page(daemon_page(), 8, "acclaunch " ACC_VERSION, ACC_RELEASE_DATE, sections);
 }
 
 }  // namespace acc::rendezvous

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <span>
 #include <string>
@@ -9,7 +9,7 @@
 namespace acc::rendezvous {
 
 /// Returns the settings as an equivalent YAML file, with the source of each value as a comment.
-std::string config_text(const plugins::Settings& settings);
+std::string config_text(const settings::Settings& settings);
 
 /// Returns the text of --help.
 std::string help_text();

@@ -3,7 +3,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
-#include "acc/plugins/command_pages.hpp"
+#include "acc/pages/command_pages.hpp"
 #include "commands.hpp"
 #include "documents.hpp"
 #include "options.hpp"
@@ -23,19 +23,19 @@ using namespace acc::rendezvous;
 
 /// Applies the log format as far as the flag and the variables name it, so that errors in the
 /// settings have it too. A wrong word is reported with the other settings.
-void set_early_log_format(const acc::plugins::ParsedFlags& flags,
-                          const acc::plugins::Environment& environment) {
+void set_early_log_format(const acc::settings::ParsedFlags& flags,
+                          const acc::settings::Environment& environment) {
   constexpr auto kKey = "log_format"_key;
-  const auto& row = *acc::plugins::find_setting(kKey.name(), kDaemonSettings);
+  const auto& row = *acc::settings::find_setting(kKey.name(), kDaemonSettings);
   acc::LogWords words = acc::log_words_from_environment();
-  words.format.value = acc::plugins::variable(environment, variable_of(row), words.format.value);
+  words.format.value = acc::settings::variable(environment, variable_of(row), words.format.value);
   if (const auto* given = flags.find(kKey)) {
     words.format.value = given->text;
   }
   prepare_log(words);
 }
 
-void serve(const acc::plugins::ParsedFlags& flags, const acc::plugins::Environment& environment) {
+void serve(const acc::settings::ParsedFlags& flags, const acc::settings::Environment& environment) {
   const auto read = [&] { return to_options(read_settings(flags, environment), environment); };
   Options options = read();
   set_log_settings(options.log);
@@ -50,8 +50,8 @@ void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
 }
 
-void run(const acc::plugins::ParsedFlags& flags) {
-  const auto environment = acc::plugins::current_environment();
+void run(const acc::settings::ParsedFlags& flags) {
+  const auto environment = acc::settings::current_environment();
   set_early_log_format(flags, environment);
   if (flags.wants_help) {
     print(help_text());
@@ -62,7 +62,7 @@ void run(const acc::plugins::ParsedFlags& flags) {
   } else if (flags.find("print_manual_page"_key) != nullptr) {
     print(manual_page_text());
   } else if (const auto* shell = flags.find("print_completion"_key)) {
-    print(acc::plugins::completion_script("acc-rendezvous", shell->text));
+    print(acc::pages::completion_script("acc-rendezvous", shell->text));
   } else if (flags.find("print_config"_key) != nullptr) {
     print(acc::printable_lines(config_text(read_settings(flags, environment))));
   } else {
@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
     if (const Command* command = find_command(arguments)) {
       return command->run(std::span(arguments).subspan(1));
     }
-    run(acc::plugins::parse_flags(kDaemonFlags, arguments));
+    run(acc::settings::parse_flags(kDaemonFlags, arguments));
     return 0;
   } catch (const acc::Error& error) {
     complain(error.what());

@@ -3,7 +3,7 @@
 
 #include "acc/base/text.hpp"
 #include "acc/base/variables.hpp"
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 #include "acc/rendezvous/unix_address.hpp"
 #include "settings.hpp"
 
@@ -18,14 +18,14 @@
 namespace acc::rendezvous {
 namespace {
 
-using plugins::Environment;
-using plugins::Faults;
-using plugins::Node;
-using plugins::ParsedFlags;
-using plugins::SettingRow;
-using plugins::Settings;
-using plugins::Source;
-using plugins::Type;
+using documents::Node;
+using settings::Environment;
+using settings::Faults;
+using settings::ParsedFlags;
+using settings::SettingRow;
+using settings::Settings;
+using settings::Source;
+using settings::Type;
 
 /// Variables of acclaunch and of the subcommands, which have the same prefix.
 const std::set<std::string, std::less<>> kClientVariables = {
@@ -39,7 +39,7 @@ std::string text_of(const Node& node, const SettingRow& row) {
   }
   if (node.kind == Node::Kind::map || row.type != Type::list) {
     throw Error(Errc::config, node.where + ": " + std::string(row.key) + " must be " +
-                                  plugins::expected_value(row) + ", got " +
+                                  settings::expected_value(row) + ", got " +
                                   (node.kind == Node::Kind::map ? "a block" : "a list"));
   }
   std::string text;
@@ -56,10 +56,10 @@ std::string text_of(const Node& node, const SettingRow& row) {
 /// Reads the YAML file. `collect` continues after an error, so that all are reported at once.
 void read_file(const std::string& path, Settings& settings, Faults& faults) {
   faults.collect([&] {
-    const plugins::Document document = plugins::load_document(path);
+    const documents::Document document = documents::load_document(path);
     for (const auto& [key, node] : document.root.entries) {
       faults.collect([&] {
-        const SettingRow* row = plugins::find_setting(key, settings.table());
+        const SettingRow* row = settings::find_setting(key, settings.table());
         if (row != nullptr && !row->in_file) {
           throw Error(Errc::config, node.where + ": " + key + " is not allowed in a file");
         }
@@ -75,7 +75,7 @@ void read_file(const std::string& path, Settings& settings, Faults& faults) {
 void read_environment(const Environment& environment, Settings& settings, Faults& faults) {
   for (const SettingRow& row : settings.table()) {
     const std::string name = variable_of(row);
-    if (const auto value = plugins::variable(environment, name); !value.empty()) {
+    if (const auto value = settings::variable(environment, name); !value.empty()) {
       faults.collect([&] { settings.set(row, value, {Source::Kind::environment, name}); });
     }
   }
@@ -83,7 +83,7 @@ void read_environment(const Environment& environment, Settings& settings, Faults
 
 void read_flags(const ParsedFlags& flags, Settings& settings, Faults& faults) {
   for (const ParsedFlags::Value& value : flags.values) {
-    if (plugins::find_setting(value.key, settings.table()) == nullptr) {
+    if (settings::find_setting(value.key, settings.table()) == nullptr) {
       continue;  // one of kPrintingFlags
     }
     const Source source{Source::Kind::flag, value.written};
@@ -142,17 +142,17 @@ std::filesystem::path state_dir(const Settings& settings, const Environment& env
     return given == "none" ? "" : given;
   }
   // systemd.exec(5): absolute paths, separated by colons.
-  const std::string managed = plugins::variable(environment, "STATE_DIRECTORY");
+  const std::string managed = settings::variable(environment, "STATE_DIRECTORY");
   if (!managed.empty() || given.empty()) {
     return managed.substr(0, managed.find(':'));
   }
   // XDG Base Directory Specification: a relative path counts as not set.
   constexpr const char* kFolder = "acc-rendezvous";
-  const std::filesystem::path state = plugins::variable(environment, "XDG_STATE_HOME");
+  const std::filesystem::path state = settings::variable(environment, "XDG_STATE_HOME");
   if (state.is_absolute()) {
     return state / kFolder;
   }
-  const std::filesystem::path home = plugins::variable(environment, "HOME");
+  const std::filesystem::path home = settings::variable(environment, "HOME");
   if (!home.is_absolute()) {
     throw Error(Errc::config,
                 settings.source("state_dir"_key).where +
@@ -164,7 +164,7 @@ std::filesystem::path state_dir(const Settings& settings, const Environment& env
 
 /// Returns the etcd that keeps the log; none: it is in a folder, or there is none.
 std::optional<EtcdAddress> etcd_of(const Settings& settings, const Environment& environment) {
-  for (const plugins::SettingKey key : {"etcd_cacert"_key, "etcd_cert"_key, "etcd_key"_key}) {
+  for (const settings::SettingKey key : {"etcd_cacert"_key, "etcd_cert"_key, "etcd_key"_key}) {
     if (settings.given(key) && !settings.text("state"_key).starts_with("etcds://")) {
       throw Error(Errc::config, fmt::format("{}: {} needs state etcds://HOST[:PORT],...",
                                             settings.source(key).where, key.name()));
@@ -179,11 +179,11 @@ std::optional<EtcdAddress> etcd_of(const Settings& settings, const Environment& 
                                   settings.source("state_dir"_key).where + ")");
   }
   try {
-    const TlsFiles files =
-        complete_etcd_files({.certificate = settings.text("etcd_cert"_key),
-                             .key = settings.text("etcd_key"_key),
-                             .ca = settings.text("etcd_cacert"_key)},
-                            [&](const auto& name) { return plugins::variable(environment, name); });
+    const TlsFiles files = complete_etcd_files(
+        {.certificate = settings.text("etcd_cert"_key),
+         .key = settings.text("etcd_key"_key),
+         .ca = settings.text("etcd_cacert"_key)},
+        [&](const auto& name) { return settings::variable(environment, name); });
     EtcdAddress address = parse_etcd_address(settings.text("state"_key), files);
     if (address.tls) {
       make_etcd_tls(*address.tls);  // finds out mistakes before the daemon serves
@@ -236,8 +236,9 @@ Settings read_settings(const ParsedFlags& flags, const Environment& environment)
   Settings settings(kDaemonSettings);
   Faults faults = flags.faults;
   const ParsedFlags::Value* named = flags.find("config_file"_key);
-  const std::string file =
-      named != nullptr ? named->text : plugins::variable(environment, "ACC_RENDEZVOUS_CONFIG_FILE");
+  const std::string file = named != nullptr
+                               ? named->text
+                               : settings::variable(environment, "ACC_RENDEZVOUS_CONFIG_FILE");
   if (!file.empty()) {
     read_file(file, settings, faults);
   }
@@ -261,10 +262,10 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
 }
 
 Options to_options(const Settings& settings, const Environment& environment) {
-  const auto size = [&](plugins::SettingKey key) {
+  const auto size = [&](settings::SettingKey key) {
     return static_cast<std::size_t>(settings.size(key));
   };
-  const auto count = [&](plugins::SettingKey key) {
+  const auto count = [&](settings::SettingKey key) {
     return static_cast<std::size_t>(settings.integer(key));
   };
   Options options;

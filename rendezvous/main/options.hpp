@@ -2,10 +2,10 @@
 #pragma once
 
 #include "acc/base/log.hpp"
-#include "acc/plugins/environment.hpp"
-#include "acc/plugins/flags.hpp"
-#include "acc/plugins/settings.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "acc/settings/environment.hpp"
+#include "acc/settings/flags.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <cstdint>
 #include <filesystem>
@@ -17,12 +17,12 @@ namespace acc::rendezvous {
 /// Reads the settings from all sources. Precedence: flag, environment variable, file, default.
 /// Throws Error(config) or Error(not_found) with all problems at once, including those of the
 /// command line.
-plugins::Settings read_settings(const plugins::ParsedFlags& flags,
-                                const plugins::Environment& environment);
+settings::Settings read_settings(const settings::ParsedFlags& flags,
+                                 const settings::Environment& environment);
 
 /// Returns environment variables that begin with ACC_RENDEZVOUS_ but are not a setting. They are
 /// not an error, because Kubernetes sets some for a service of that name.
-std::vector<std::string> unknown_variables(const plugins::Environment& environment);
+std::vector<std::string> unknown_variables(const settings::Environment& environment);
 
 /// The settings as typed values, for run_service.
 struct Options {
@@ -41,6 +41,6 @@ struct Options {
 /// if the settings do not name format and level, and if there is no default for `state_dir`.
 ///
 /// Also throws if the token or the certificates cannot be used.
-Options to_options(const plugins::Settings& settings, const plugins::Environment& environment);
+Options to_options(const settings::Settings& settings, const settings::Environment& environment);
 
 }  // namespace acc::rendezvous

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "acc/base/log.hpp"
-#include "acc/plugins/flags.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/flags.hpp"
+#include "acc/settings/setting_rows.hpp"
 
 #include <algorithm>
 #include <array>
@@ -16,8 +16,8 @@ namespace acc::rendezvous {
 // with `acc-rendezvous --print_settings_table`.
 // clang-format off
 inline constexpr auto kDaemonSettings = [] {
-using plugins::SettingRow;
-using plugins::Type;
+using settings::SettingRow;
+using settings::Type;
 std::array rows = {
     SettingRow{.key = "config_file", .alias = "c", .in_file = false,
                .help = "YAML file with the settings below"},
@@ -81,42 +81,42 @@ std::array rows = {
                .help = "form of lines on standard error; json: one object per line"},
 };
 for (SettingRow& row : rows) {
-  row.flag = row.type == Type::boolean ? plugins::Flag::toggle : plugins::Flag::value;
+  row.flag = row.type == Type::boolean ? settings::Flag::toggle : settings::Flag::value;
 }
 return rows;
 }();
 
 /// Rows of the flags that print something instead of serving.
 inline constexpr std::array kPrintingFlags = {
-    plugins::SettingRow{.key = "print_config", .flag = plugins::Flag::toggle, .in_file = false, .type = plugins::Type::boolean,
+    settings::SettingRow{.key = "print_config", .flag = settings::Flag::toggle, .in_file = false, .type = settings::Type::boolean,
                         .help = "print every setting with its value and its source"},
-    plugins::SettingRow{.key = "print_settings_table", .flag = plugins::Flag::toggle, .in_file = false, .type = plugins::Type::boolean,
+    settings::SettingRow{.key = "print_settings_table", .flag = settings::Flag::toggle, .in_file = false, .type = settings::Type::boolean,
                         .help = "print the table of docs/rendezvous.md"},
-    plugins::SettingRow{.key = "print_completion", .flag = plugins::Flag::value, .in_file = false, .type = plugins::Type::choice, .allowed = "bash|zsh|fish",
+    settings::SettingRow{.key = "print_completion", .flag = settings::Flag::value, .in_file = false, .type = settings::Type::choice, .allowed = "bash|zsh|fish",
                         .help = "print the completion script of a shell"},
-    plugins::SettingRow{.key = "print_manual_page", .flag = plugins::Flag::toggle, .in_file = false, .type = plugins::Type::boolean,
+    settings::SettingRow{.key = "print_manual_page", .flag = settings::Flag::toggle, .in_file = false, .type = settings::Type::boolean,
                         .help = "print the manual page"}};
 // clang-format on
 
 inline constexpr auto kDaemonFlagRows = [] {
-  std::array<plugins::SettingRow, kDaemonSettings.size() + kPrintingFlags.size()> rows{};
+  std::array<settings::SettingRow, kDaemonSettings.size() + kPrintingFlags.size()> rows{};
   std::ranges::copy(kPrintingFlags, std::ranges::copy(kDaemonSettings, rows.begin()).out);
   return rows;
 }();
 
 /// The daemon's command line.
-inline constexpr plugins::FlagTable kDaemonFlags{.table = kDaemonFlagRows, .takes_program = false};
+inline constexpr settings::FlagTable kDaemonFlags{.table = kDaemonFlagRows, .takes_program = false};
 
 /// Key of a setting or flag of the daemon.
-consteval plugins::SettingKey operator""_key(const char* text, std::size_t size) {
+consteval settings::SettingKey operator""_key(const char* text, std::size_t size) {
   const std::string_view name(text, size);
-  return {name, plugins::names_row(kDaemonFlagRows, name)};
+  return {name, settings::names_row(kDaemonFlagRows, name)};
 }
 
 inline constexpr const char* kVariablePrefix = "ACC_RENDEZVOUS_";
 
 /// Returns the name of a setting's environment variable: `ACC_RENDEZVOUS_<KEY>`.
-inline std::string variable_of(const plugins::SettingRow& row) {
+inline std::string variable_of(const settings::SettingRow& row) {
   return kVariablePrefix + upper(row.key);
 }
 

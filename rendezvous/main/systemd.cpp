@@ -5,7 +5,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/base/variables.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>

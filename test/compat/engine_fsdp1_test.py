@@ -104,9 +104,9 @@ def by_hand(trial):
     with enable_wrap(wrapper_cls=FSDP, device_id=CPU, use_orig_params=True):
         net.blocks[0] = wrap(net.blocks[0])
         net.blocks[0].up = wrap(net.blocks[0].up)
-        net.head = wrap(nn.Sequential(net.head, nn.Identity()))
+        net.blocks[2].down = wrap(nn.Sequential(net.blocks[2].down, nn.Identity()))
     trial.note(net.blocks[0].module is net.blocks[0]._fsdp_wrapped_module,
-               isinstance(net.head, FSDP), net.head[0].out_features, hasattr(net.blocks[0], "recompute"))
+               isinstance(net.blocks[0], FSDP), net.blocks[2].down[0].out_features, hasattr(net.blocks[0], "recompute"))
     trial.steps(FSDP(FSDP(net, device_id=CPU, use_orig_params=True), device_id=CPU, use_orig_params=True))
 
 

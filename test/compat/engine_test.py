@@ -4,6 +4,7 @@ the same processes, by the same functions. Losses, norms and weights must be equ
 without torch."""
 
 import copy
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -62,7 +63,35 @@ class Net(nn.Module):
         for block in self.blocks:
             x = checkpoint(block, x, rare, use_reentrant=False) if self.recompute else block(x, rare)
         self.seen += 1
-        return self.head(self.norm(x.to(self.norm.weight.dtype)))
+        return self.head(self.norm(x.to(self.norm.weight.dtype)).to(self.head.weight.dtype))
+
+
+@dataclasses.dataclass
+class Box:
+    values: torch.Tensor
+    name: str = "x"
+
+
+class Boxes(nn.Module):
+    """Its blocks are given tensors in dataclasses and in keywords, return dataclasses, and append to a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, SIZE)
+        self.blocks = nn.ModuleList(Boxes.Block(SIZE, SIZE) for _ in range(3))
+        self.head = nn.Linear(SIZE, WORDS)
+
+    class Block(nn.Linear):
+        def forward(self, box, *, scale, seen):
+            seen.append(box)
+            scale = scale * box.values.dtype.itemsize  # of the dtype to which the precision policy casts
+            return Box((super().forward(box.values.to(self.weight.dtype)) * scale).tanh(), box.name)
+
+    def forward(self, ids):
+        box, self.seen = Box(self.embedding(ids)), []
+        for block in self.blocks:
+            box = block(box, scale=torch.tensor(2.0), seen=self.seen)
+        return self.head(box.values.to(self.head.weight.dtype)) * box.values.dtype.itemsize
 
 
 def loss_of(net, ids, **keywords):
@@ -112,12 +141,17 @@ def adamw(net):
 
 # ---- cases: functions of a Trial ------------------------------------------------------------------
 
-def plain(trial, make_optimizer=adamw, **keywords):
-    net = trial.sharded(Net(**keywords))
+def plain(trial, make_optimizer=adamw, make=Net, **keywords):
+    net = trial.sharded(make(**keywords))
     optimizer = make_optimizer(net)
     for _ in range(3):
         trial.step(net, optimizer)
     trial.note_weights(net)
+    for state in optimizer.state.values():
+        for value in state.values():
+            trial.note(hasattr(value, "full_tensor"), *(
+                each.sum() for each in [value.full_tensor() if hasattr(value, "full_tensor") else value]
+                if isinstance(each, torch.Tensor)))
 
 
 def groups(trial):
@@ -126,6 +160,39 @@ def groups(trial):
     for _ in range(3):
         trial.step(net, optimizer)
     trial.note_weights(net)
+
+
+def tied_units(trial):
+    """A parameter of two units, which torch refuses: tied before, between and after the calls that shard them."""
+    before, between, after = Net(), Net(tied=False), Net(tied=False)
+    for net in (before, between):
+        trial.shard(net.embedding, **trial.arguments)
+        if net is between:
+            net.head.weight = net.embedding.weight
+        trial.shard(net.head, **trial.arguments)
+        trial.sharded(net)
+    trial.sharded(after, groups=True)
+    after.head.weight = after.embedding.weight
+    for each in (between, after):
+        each.load_state_dict(before.state_dict())
+    for each in (before, between, after):
+        optimizer, trial.found = adamw(each), []
+        trial.generator.manual_seed(3 + dist.get_rank())
+        for _ in range(3):
+            trial.step(each, optimizer)
+        trial.note_weights(each)
+        yield trial.found
+
+
+def inference_first(trial):
+    """torch's tensors of a first forward in inference mode cannot be trained."""
+    def inferred(net):
+        with torch.inference_mode():
+            net(torch.zeros(1, 2, dtype=torch.int64))
+        net.seen = torch.zeros(())
+        return adamw(net)
+
+    plain(trial, inferred)
 
 
 def untied_and_recomputed(trial):
@@ -273,20 +340,137 @@ def two_models(trial):
 def optimizers(trial):
     for make in (lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
                  lambda net: torch.optim.Adam(net.parameters(), lr=1e-2, foreach=False),
+                 lambda net: torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True, amsgrad=True),
                  lambda net: torch.optim.Adagrad(net.parameters(), lr=1e-2)):
         plain(trial, make)
 
 
-def low_precision(trial):
+class Adapted(nn.Module):
+    """Frozen weights in dtypes of their own, in one unit with trained ones in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Parameter(torch.randint(256, (SIZE, SIZE), dtype=torch.uint8), requires_grad=False)
+        self.phases = nn.Parameter(torch.randn(3, 2, dtype=torch.complex64), requires_grad=False)
+        self.scales = nn.Parameter(torch.rand(SIZE, dtype=torch.float64), requires_grad=False)
+        self.base = nn.Linear(SIZE, SIZE, dtype=torch.bfloat16).requires_grad_(False)
+        self.down, self.up = nn.Linear(SIZE, 2), nn.Linear(2, SIZE)
+
+    def forward(self, x, rare=False):
+        frozen = x @ (self.codes.to(x.dtype) / 255 - 0.5) * self.scales.to(x.dtype) + self.phases.real.sum()
+        return x + frozen + self.base(x.to(self.base.weight.dtype)).to(x.dtype) + self.up(self.down(x))
+
+
+def dtypes(trial):
+    """Several dtypes in a unit and in a model, and units that are trained in several."""
+    net = Net(tied=False)
+    net.blocks = nn.ModuleList([Adapted(), Block(), Adapted()])
+    net.head.bfloat16()
+    trial.shard(net.head, **trial.arguments)
+    trial.sharded(net)
+    optimizer = adamw(net)
+    for _ in range(3):
+        loss = loss_of(net, trial.ids())
+        loss.backward()
+        trial.note(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note(*(each.dtype.itemsize for each in net.parameters()))
+    trial.note_weights(net)
+
+
+def policies(trial):
+    """The head and the norms compute in float32, the rest in bfloat16."""
+    low = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    high = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.float32)
+    net = Net(tied=False)
+    for each in (net.norm, net.head, *(block.norm for block in net.blocks)):
+        trial.shard(each, mp_policy=high, **trial.arguments)
+    trial.arguments = {**trial.arguments, "mp_policy": low}
+    for block in net.blocks:
+        block.norm.register_forward_hook(lambda _, __, output: output.bfloat16())
+    trial.sharded(net)
+    optimizer = adamw(net)
+    for _ in range(3):
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def unfrozen(trial):
+    """Parameters that are trained later than the first forward, and others that are frozen then."""
+    net = Net(tied=False)
+    for block in net.blocks:
+        block.requires_grad_(False)
+    trial.sharded(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for trained in (False, True, False, True):
+        for block in net.blocks[1:]:
+            block.up.requires_grad_(trained)
+        net.embedding.requires_grad_(not trained)
+        trial.step(net, optimizer)
+        trial.note(net.embedding.weight.grad is None, net.blocks[1].up.weight.requires_grad)
+    trial.note_weights(net)
+
+
+def whole(trial):
+    """unshard and reshard: weights that are read, and a forward outside of that of the root."""
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    net.set_reshard_after_backward(False)
+    net.set_reshard_after_backward(True)
+    for _ in range(2):
+        for unit in (net, *net.blocks):
+            unit.unshard(async_op=True).wait()
+        with torch.no_grad():
+            trial.note(F.linear(net.norm(net.embedding(trial.ids())), net.blocks[0].up.weight).square().sum())
+            trial.note(type(net.head.weight) is nn.Parameter, net.head.weight.shape[0])
+        net.blocks[0].reshard()
+        trial.note(net.blocks[0].up.weight._local_tensor.numel())
+        trial.step(net, optimizer)
+        net.unshard()
+        with torch.no_grad():
+            trial.note(loss_of(net, trial.ids()), net.norm.weight.sum())
+        net.reshard()
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def partly_reduced(trial):
+    """One unit's gradients are reduced later than the others', and divided by another number."""
+    net = trial.sharded(Net(tied=False))
+    net.blocks[0].set_force_sum_reduction_for_comms(True)  # for Gloo
+    net.blocks[0].set_gradient_divide_factor(3.0)
+    net.set_reduce_scatter_unused_params(True)
+    optimizer = adamw(net)
+    for number in range(4):
+        net.blocks[1].set_requires_gradient_sync(number % 2 == 1, recurse=False)
+        loss = loss_of(net, trial.ids())
+        loss.backward()
+        trial.note(loss, net.blocks[1].up.weight.grad is None, net.blocks[2].rare.grad is None)
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note_weights(net)
+
+
+def low_precision(trial, **keywords):
     policy = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
                                                          output_dtype=torch.float32)
     trial.arguments = {**trial.arguments, "mp_policy": policy}
-    plain(trial)
+    plain(trial, **keywords)
+
+
+def boxes(trial):
+    plain(trial, make=Boxes)
+
+
+def boxes_in_low_precision(trial):
+    low_precision(trial, make=Boxes)
 
 
 CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
          two_losses: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6, two_models: 2e-6,
-         optimizers: 2e-6, low_precision: 1e-2}
+         optimizers: 2e-6, boxes: 2e-6, low_precision: 1e-2, boxes_in_low_precision: 1e-2, dtypes: 1e-2, policies: 1e-2,
+         unfrozen: 2e-6, whole: 2e-6, partly_reduced: 2e-6}
 
 
 def run(case, shard, mesh, **arguments):
@@ -352,12 +536,20 @@ def refused(mesh, shard):
 
     ids = torch.zeros(1, 2, dtype=torch.int64)
     expect(NotSupportedError, "shard_placement_fn", lambda: net(shard_placement_fn=lambda _: None))
-    expect(NotSupportedError, "FSDPModule.unshard", lambda: net().unshard())
-    expect(NotSupportedError, "set_gradient_divide_factor", lambda: net().set_gradient_divide_factor(2.0))
-    expect(NotSupportedError, "parameters of one dtype", lambda: shard(nn.Sequential(
-        nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.bfloat16)), mesh=mesh)(torch.ones(1, 2)))
+    expect(NotSupportedError, "FSDPModule.set_all_reduce_hook", lambda: net().set_all_reduce_hook(lambda _: None))
+    expect(NotSupportedError, "'weight' in torch.float64", lambda: shard(
+        nn.Linear(2, 2, dtype=torch.float64), mesh=mesh)(torch.ones(1, 2)))
+    expect(RuntimeError, "a single root module", lambda: shard(
+        [nn.Linear(2, 2), nn.Linear(2, 2)], mesh=mesh)[0](torch.ones(1, 2)))
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
+
+    def put_in_later():
+        changed = net()
+        changed.head.bias = nn.Parameter(torch.zeros(WORDS))
+        changed(ids)
+
+    expect(InvalidArgumentError, "'head.bias' was put into the module after fully_shard", put_in_later)
 
     def replaced():
         changed = net()
@@ -391,6 +583,10 @@ def worker(folder):
 
     from acclaunch._fsdp2 import fully_shard as ours
 
+    from acclaunch import _local
+    steps = []
+    enter = _local._Locals.__enter__
+    _local._Locals.__enter__ = lambda self: (steps.append(type(self.optimizer)), enter(self))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
@@ -409,8 +605,18 @@ def worker(folder):
         expect_equal("hybrid", run(accumulation, ours, mesh), run(accumulation, theirs, mesh), 2e-6)
     else:
         expect_equal("kept", run(plain, ours, mesh, reshard_after_forward=False), expected[plain], 2e-6)
+        torch.manual_seed(7)
+        for found in tied_units(Trial(ours, mesh, {})):
+            expect_equal("tied units", found, expected[groups], 2e-6)
+        expect_equal("inference first", run(inference_first, ours, mesh), expected[plain], 2e-6)
+        torch.manual_seed(7)
+        net = Trial(ours, mesh, {}).sharded(Boxes())
+        net(torch.zeros(1, 2, dtype=torch.int64))
+        assert len(net.seen) == 3
+        assert all(each._is_fsdp_managed_module for each in net.modules())
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
+    assert torch.optim.AdamW in steps and (ranks == 4 or torch.optim.SGD in steps), set(steps)
     print("trained", flush=True)
     leave()
 

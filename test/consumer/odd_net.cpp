@@ -196,7 +196,7 @@ int compare(const char* a_path, const char* b_path, double bound) {
 }
 
 int describe() {
-  const acc::plugins::RuntimeSettings settings;
+  const acc::settings::RuntimeSettings settings;
   std::cout << acc::Runtime::from_settings(settings, nullptr).describe() << '\n';
   return 0;
 }

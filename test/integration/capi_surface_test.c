@@ -473,8 +473,10 @@ static void expect_rows(acc_runtime* runtime) {
     acc_no_sync_end(scope);
     micro_step(&p, 1.0F);
     int64_t updated = 0;
-    EXPECT(acc_model_take_gradients(p.model, NULL, NULL) == ACC_INVALID_ARGUMENT);
-    EXPECT_OK(acc_model_take_gradients(p.model, subtract_half, &updated));
+    EXPECT(acc_model_take_gradients(p.model, NULL, NULL, NULL) == ACC_INVALID_ARGUMENT);
+    acc_gradients* kept = NULL;
+    EXPECT_OK(acc_model_take_gradients(p.model, subtract_half, &updated, i == 0 ? &kept : NULL));
+    acc_gradients_free(kept);
     EXPECT_OK(acc_model_publish(p.model));
   }
   EXPECT(near(value(&p, p.weight), -1.0) && near(value(&p, p.bias), -2.0));

@@ -3,8 +3,8 @@
 // argument says. A rank whose collective fails prints the error and exits with 42.
 //   group_probe RANK [killed|exits|fails|stops|other|size|late]
 #include "acc/base/error.hpp"
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "acc/settings/environment.hpp"
 #include "collectives/make_group.hpp"
 #include "device/cpu_device.hpp"
 #include "flight/recorder.hpp"
@@ -54,7 +54,7 @@ void be_at_fault(const std::string& how, acc::collectives::ProcessGroup& group,
 
 int main(int argc, char** argv) {
   const auto settings =
-      acc::plugins::settings_from_environment(acc::plugins::current_environment());
+      acc::settings::settings_from_environment(acc::settings::current_environment());
   const auto store = acc::collectives::connect_store(settings.identity);
   auto groups =
       acc::sharding::make_groups(settings, store.get(), {acc::device::open_cpu_device(), nullptr});

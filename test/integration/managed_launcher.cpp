@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     try {
       const FrontEnd& front_end = accelerate_front_end();
       const Flags flags = parse_flags(front_end, arguments);
-      const auto environment = acc::plugins::current_environment();
+      const auto environment = acc::settings::current_environment();
       LaunchPlan plan = front_end.plan(flags, environment, detect_host_facts(environment));
       plan.manager.merges_output = true;
       plan.manager.signals_everybody = true;

@@ -15,7 +15,7 @@
 namespace acc::test {
 
 using launcher::commands::Offload;
-using plugins::Strategy;
+using settings::Strategy;
 
 /// A training of a small GPT-2 on four ranks, and the inputs of its memory estimate.
 struct EstimateCase {
@@ -37,7 +37,7 @@ inline launcher::commands::TrainingSize training_size(const EstimateCase& each) 
   constexpr const char* kConfig = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 4,
                                       "n_positions": 32, "vocab_size": 256})";
   const auto model =
-      launcher::commands::size_from_config(plugins::parse_json(kConfig, "config.json"));
+      launcher::commands::size_from_config(documents::parse_json(kConfig, "config.json"));
   launcher::commands::TrainingSize size{.numel = model.numel(),
                                         .largest_unit = model.largest_unit(),
                                         .root = model.root(),

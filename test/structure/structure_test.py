@@ -37,7 +37,7 @@ VARIABLE = re.compile(r'"((?:ACC|ACCELERATE)_[A-Z0-9_]+)"')
 # The decoder; the search for libraries, whose tests replace the function; a program that links only libacc_runtime.
 MAY_READ_VARIABLES = {"plugins/src/base/variables.cpp", "plugins/src/base/library_search.cpp",
                       "tools/self_test/checks.cpp"}
-SETTING_ROWS = "plugins/include/acc/plugins/setting_rows.hpp"
+SETTING_ROWS = "plugins/include/acc/settings/setting_rows.hpp"
 FLAG_ROWS = "launcher/include/acc/launcher/setting_keys.hpp"
 # Files that may name a setting of the runtime, and a flag of the launcher: its row, its fields, and its use. The
 # numbers of those that more files name may only fall.
@@ -248,7 +248,7 @@ def too_widely_named(code):
 
 def members_not_compared(code):
     """Members of ShardingSettings that neither a row nor the agreement of the ranks names."""
-    header = code["plugins/include/acc/plugins/sharding_settings.hpp"]
+    header = code["plugins/include/acc/settings/sharding_settings.hpp"]
     body = re.search(r"^struct ShardingSettings \{\n(.*?)^\};", header, re.DOTALL | re.MULTILINE).group(1)
     members = re.findall(r"^  (?!static)[\w:<>]+ (\w+)(?: =.*)?;$", body, re.MULTILINE)
     known = set(re.findall(r"&ShardingSettings::(\w+)", code[SETTING_ROWS]))

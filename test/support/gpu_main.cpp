@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   if (!context.shouldExit() && std::getenv("ACC_CUDA_BACKEND") == nullptr) {
     try {
-      acc::plugins::RuntimeSettings settings;
-      settings.device = acc::plugins::Device::cuda;
+      acc::settings::RuntimeSettings settings;
+      settings.device = acc::settings::Device::cuda;
       acc::device::open_device(settings);
     } catch (const acc::Error& error) {
       std::printf("skipped: %s\n", error.what());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
 #include "acc/rendezvous/hash_store.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <exception>
 #include <functional>
@@ -17,22 +17,22 @@ namespace acc::test {
 struct Job {
   int world_size = 1;
   int num_machines = 1;
-  plugins::ShardingSettings sharding = {};
+  settings::ShardingSettings sharding = {};
   bool copy_gathers = false;
-  plugins::Device device = plugins::Device::cpu;
-  plugins::DeviceCollectives device_collectives = plugins::DeviceCollectives::automatic;
-  plugins::NcclOptions nccl = {};
+  settings::Device device = settings::Device::cpu;
+  settings::DeviceCollectives device_collectives = settings::DeviceCollectives::automatic;
+  settings::NcclOptions nccl = {};
   std::chrono::seconds timeout{60};
 };
 
-inline Job job_of(plugins::Strategy strategy, int world_size, int num_machines = 1) {
+inline Job job_of(settings::Strategy strategy, int world_size, int num_machines = 1) {
   Job job{.world_size = world_size, .num_machines = num_machines};
   job.sharding.strategy = strategy;
   return job;
 }
 
-inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
-  plugins::RuntimeSettings settings;
+inline settings::RuntimeSettings settings_of(const Job& job, int rank) {
+  settings::RuntimeSettings settings;
   const int local = job.world_size / job.num_machines;
   settings.identity = {.rank = rank,
                        .local_rank = rank % local,
@@ -55,7 +55,7 @@ inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
 /// Runs `body` once per rank, each on its own thread with its own handle to one in-process store.
 /// After all threads have ended, rethrows the exception of the lowest rank that failed.
 inline void run_ranks(const Job& job,
-                      const std::function<void(const plugins::RuntimeSettings&,
+                      const std::function<void(const settings::RuntimeSettings&,
                                                std::unique_ptr<rendezvous::Store>)>& body) {
   rendezvous::HashStore store;
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(job.world_size));

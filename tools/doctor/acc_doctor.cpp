@@ -9,9 +9,9 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
+#include "acc/settings/environment.hpp"
 #include "collectives/make_group.hpp"
 #include "doctor/alone.hpp"
 #include "doctor/answering.hpp"
@@ -120,7 +120,7 @@ int examine_alone(Options options) {
 }
 
 /// Identity with one rank per machine, whatever the launch has.
-acc::plugins::WorkerIdentity by_machines(acc::plugins::WorkerIdentity identity) {
+acc::settings::WorkerIdentity by_machines(acc::settings::WorkerIdentity identity) {
   identity.rank = identity.node_rank;
   identity.world_size = identity.num_nodes;
   identity.local_rank = 0;
@@ -129,7 +129,7 @@ acc::plugins::WorkerIdentity by_machines(acc::plugins::WorkerIdentity identity) 
   return identity;
 }
 
-std::shared_ptr<acc::rendezvous::Store> connect(const acc::plugins::WorkerIdentity& identity) {
+std::shared_ptr<acc::rendezvous::Store> connect(const acc::settings::WorkerIdentity& identity) {
   auto store = std::make_shared<acc::rendezvous::TcpStore>(
       identity.master_addr, identity.master_port, kStoreLimit,
       acc::rendezvous::TcpStoreOptions{.call_timeout = kStoreLimit});
@@ -137,7 +137,7 @@ std::shared_ptr<acc::rendezvous::Store> connect(const acc::plugins::WorkerIdenti
       acc::collectives::store_prefix(identity, "doctor"), std::move(store));
 }
 
-int examine_together(Options options, acc::plugins::RuntimeSettings settings) {
+int examine_together(Options options, acc::settings::RuntimeSettings settings) {
   settings.identity = by_machines(settings.identity);
   const auto& identity = settings.identity;
   const auto store = connect(identity);
@@ -169,7 +169,7 @@ int run(int argc, char** argv) {
     return examine_alone(std::move(options));
   }
   const auto settings =
-      acc::plugins::settings_from_environment(acc::plugins::current_environment());
+      acc::settings::settings_from_environment(acc::settings::current_environment());
   // If there is one launcher per rank, the first rank of a machine acts for the machine.
   if (settings.identity.local_rank > 0) {
     return 0;

@@ -33,7 +33,7 @@ constexpr std::size_t kMostAgain = 16;  ///< limit of pairs per repetition
 /// repeated measurements. A machine that misses one limit is `lost_` and is not waited for again.
 class Examiner {
  public:
-  Examiner(const plugins::RuntimeSettings& settings, std::shared_ptr<rendezvous::Store> store,
+  Examiner(const settings::RuntimeSettings& settings, std::shared_ptr<rendezvous::Store> store,
            const MachineFacts& own)
       : settings_(settings),
         store_(std::move(store)),
@@ -326,7 +326,7 @@ class Examiner {
     }
   }
 
-  const plugins::RuntimeSettings& settings_;
+  const settings::RuntimeSettings& settings_;
   std::shared_ptr<rendezvous::Store> store_;
   int me_, count_;
   Examination examination_;
@@ -359,7 +359,7 @@ std::vector<std::vector<std::pair<int, int>>> rounds_of_pairs(int count) {
   return rounds;
 }
 
-Examination examine(const plugins::RuntimeSettings& settings,
+Examination examine(const settings::RuntimeSettings& settings,
                     const std::shared_ptr<rendezvous::Store>& store, const MachineFacts& own) {
   return Examiner(settings, store, own).run();
 }

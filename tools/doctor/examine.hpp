@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 #include "doctor/facts.hpp"
 
 #include <memory>
@@ -25,7 +25,7 @@ std::vector<std::vector<std::pair<int, int>>> rounds_of_pairs(int count);
 /// limit, so a frozen machine or a blocked port is reported instead of waited for. `own`: the
 /// complete facts of this machine. The result is complete on machine 0; on other machines it has
 /// only what they measured themselves. Throws Error if the connection to the store is lost.
-Examination examine(const plugins::RuntimeSettings& settings,
+Examination examine(const settings::RuntimeSettings& settings,
                     const std::shared_ptr<rendezvous::Store>& store, const MachineFacts& own);
 
 }  // namespace acc::doctor

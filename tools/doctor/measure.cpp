@@ -79,7 +79,7 @@ double bandwidth_gbps(ProcessGroup& group) {
   return 8.0 * static_cast<double>(nbytes) / best / 1e9;
 }
 
-Measurements measure(const plugins::RuntimeSettings& settings,
+Measurements measure(const settings::RuntimeSettings& settings,
                      const std::shared_ptr<rendezvous::Store>& store, const std::string& name,
                      int a, int b) {
   rendezvous::PrefixStore own(name, store);
@@ -94,7 +94,7 @@ Measurements measure(const plugins::RuntimeSettings& settings,
 
 }  // namespace
 
-Measurements measure_pair(plugins::RuntimeSettings settings,
+Measurements measure_pair(settings::RuntimeSettings settings,
                           const std::shared_ptr<rendezvous::Store>& store, const std::string& name,
                           int a, int b) {
   // Shorter than the limit below, because the group's own error says more.

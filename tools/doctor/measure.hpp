@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <chrono>
 #include <memory>
@@ -28,7 +28,7 @@ constexpr std::chrono::seconds kMeasureLimit{8};
 /// of the store keys and must be used only once. Throws Error if the other machine does not join,
 /// or everything takes longer than `kMeasureLimit`. A thread that is still in a call then is
 /// abandoned, so the program must end by `_Exit`.
-Measurements measure_pair(plugins::RuntimeSettings settings,
+Measurements measure_pair(settings::RuntimeSettings settings,
                           const std::shared_ptr<rendezvous::Store>& store, const std::string& name,
                           int a, int b);
 

@@ -31,7 +31,7 @@ constexpr std::int64_t kPeriod = 128;
 }
 
 bool is_16_bit(const acc::Runtime& runtime) {
-  return runtime.settings().sharding.mixed_precision != acc::plugins::MixedPrecision::no;
+  return runtime.settings().sharding.mixed_precision != acc::settings::MixedPrecision::no;
 }
 
 /// Compares element by element with a relative and absolute tolerance. The negated comparison also
@@ -102,16 +102,16 @@ int parts_of(const acc::Runtime& runtime) {
 /// Returns a runtime with the same settings on a single rank, without sharding. It trains on the
 /// samples of all ranks, in more micro-steps.
 acc::Runtime unsharded(const acc::Runtime& runtime) {
-  acc::plugins::RuntimeSettings settings = runtime.settings();
+  acc::settings::RuntimeSettings settings = runtime.settings();
   settings.identity = {};
   settings.identity.local_rank = runtime.local_rank();
   auto& sharding = settings.sharding;
-  sharding.strategy = acc::plugins::Strategy::no_shard;
+  sharding.strategy = acc::settings::Strategy::no_shard;
   sharding.shard_size = 0;
   sharding.hpz_partition_size = 1;
   sharding.reshard_size = 0;
-  sharding.offload_param = acc::plugins::OffloadDevice::none;
-  sharding.offload_optimizer = acc::plugins::OffloadDevice::none;
+  sharding.offload_param = acc::settings::OffloadDevice::none;
+  sharding.offload_optimizer = acc::settings::OffloadDevice::none;
   sharding.gradient_accumulation_steps *= runtime.world_size();
   settings.share_gpus = true;
   settings.trace.clear();

@@ -72,7 +72,7 @@ std::unique_ptr<ParameterMemory> parameter_memory(const acc::Runtime& runtime,
     throw acc::Error(acc::Errc::invalid_argument,
                      "the self-test does not compute in " + std::string(acc::to_string(dtype)));
   }
-  if (runtime.device().kind == acc::plugins::Device::cpu) {
+  if (runtime.device().kind == acc::settings::Device::cpu) {
     return std::make_unique<HostMemory>(dtype);
   }
 #ifdef SELF_TEST_CUDA

@@ -3,6 +3,8 @@
 import concurrent.futures
 import contextlib
 import os
+import pathlib
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -10,7 +12,7 @@ import tempfile
 from . import trace
 from .correctness import (FEW_STEPS, FP32_TOLERANCE, PRECISIONS, STEPS, expected_losses, losses,
                           module_command, most_apart, parity_command)
-from .places import NCCL_SHARING, NCCL_VARIABLES
+from .places import NCCL_SHARING, NCCL_VARIABLES, ROOT
 from .runner import Skipped, StepFailed, TimedOut, json_of, last_json
 from .speed import OFFLOADED, SIZES, TINY, WARMUP, run_gpt, write_tokens
 
@@ -21,6 +23,10 @@ OFFLOADS = {
 }
 OVERLAP_BATCHES = (32, 64)  # sequences per rank
 MPS = "nvidia-cuda-mps-control"
+# Cases of test/compat/torch_modules.cpp whose arithmetic is the same on a GPU to rounding.
+MODULE_CASES = ("embedding with a tied head", "a block used twice", "an unused unit", "units in units",
+                "two losses, each with its backward", "frozen for a phase", "gradient accumulation",
+                "no_sync", "checkpoint", "the meta device", "Adagrad of torch")
 RUN_SECONDS = 45  # limit per run that hangs: above PEER_SECONDS, after which a rank is named
 
 
@@ -78,6 +84,46 @@ def modules(setup, step):
             step.check(name, apart <= tolerance, f"losses at most {apart:.1e} apart")
     _, variables = backends(setup)[0]
     strategies(setup, step, variables, 2, True, module_command)
+
+
+def compile_modules(setup, step, program):
+    """Compiles acc::torch and its test against this machine's LibTorch."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise Skipped("needs g++, which compiles acc::torch against this machine's LibTorch")
+    found = step.run([setup.places.python, "-c",
+                      "import torch; print('LibTorch:', torch.__path__[0], torch.version.cuda)"])
+    folder, cuda = (found.out.rpartition("LibTorch: ")[2].split() + ["", "None"])[:2]
+    if found.status != 0 or cuda == "None":
+        raise Skipped("needs a torch for CUDA")
+    sources = [*sorted(ROOT.glob("runtime/torch/src/*.cpp")), ROOT / "test/compat/torch_modules.cpp"]
+    flags = ["-std=c++20", "-O1", "-I", ROOT / "include", "-I", ROOT / "runtime/torch/include",
+             "-isystem", f"{folder}/include", "-isystem", f"{folder}/include/torch/csrc/api/include"]
+    compiling = " ".join(shlex.quote(str(word)) for word in [compiler, *flags, "-c"])
+    libraries = [f"-L{each}" for each in (setup.places.bin.parent / "lib", f"{folder}/lib")]
+    linking = [compiler, "-o", program, *(program.parent / f"{each.stem}.o" for each in sources), *libraries,
+               *(each.replace("-L", "-Wl,-rpath,") for each in libraries), "-Wl,--no-as-needed",
+               "-lacc_runtime", "-ltorch", "-ltorch_cpu", "-lc10"]
+    for command in (["sh", "-c", f"cd {shlex.quote(str(program.parent))} && printf '%s\\0' \"$@\" | "
+                     f"xargs -0 -n 1 -P {len(sources)} {compiling}", "compile", *sources], linking):
+        ran = step.run(command)
+        if ran.status != 0:
+            raise StepFailed("acc::torch does not compile: " + ran.tail())
+
+
+def libtorch(setup, step):
+    """Modules of LibTorch that acc::torch shards, compared with plain LibTorch on the GPU."""
+    if not setup.places.torch or setup.standin:
+        raise Skipped("needs a Python with torch for CUDA (give one with --python)")
+    _, variables = backends(setup)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder) / "torch_modules"
+        compile_modules(setup, step, program)
+        for workers in (1, 2):
+            ran = step.run([*setup.places.launcher("fsdp_full_shard.yaml", workers), program,
+                            *MODULE_CASES], variables if workers > 1 else None)
+            step.check(f"acc::torch, {workers} ranks", ran.status == 0 and "trained" in ran.out,
+                       "losses, norms and weights as with plain LibTorch" if ran.status == 0 else ran.tail())
 
 
 def nccl_variables(setup):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/block.hpp"
 
-#include <acc/plugins/environment.hpp>
+#include <acc/settings/environment.hpp>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -18,13 +18,13 @@ constexpr std::int64_t kLinearLayers = 4;  // of a block
 
 template <class T>
 std::unique_ptr<Fp8> make_fp8(cudaStream_t stream, Matmul<T>& matmul, const ModelConfig& config,
-                              BatchShape largest, const acc::plugins::RuntimeSettings& settings) {
+                              BatchShape largest, const acc::settings::RuntimeSettings& settings) {
   if constexpr (std::is_same_v<T, Fp8::T>) {
-    if (settings.sharding.mixed_precision == acc::plugins::MixedPrecision::fp8) {
-      return std::make_unique<Fp8>(stream, matmul,
-                                   acc::plugins::fp8_settings(acc::plugins::current_environment()),
-                                   kLinearLayers * config.layers, largest.rows(), 4 * config.dim,
-                                   4 * config.dim * config.dim);
+    if (settings.sharding.mixed_precision == acc::settings::MixedPrecision::fp8) {
+      return std::make_unique<Fp8>(
+          stream, matmul, acc::settings::fp8_settings(acc::settings::current_environment()),
+          kLinearLayers * config.layers, largest.rows(), 4 * config.dim,
+          4 * config.dim * config.dim);
     }
   }
   return nullptr;
@@ -34,7 +34,7 @@ std::unique_ptr<Fp8> make_fp8(cudaStream_t stream, Matmul<T>& matmul, const Mode
 
 template <class T>
 Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest,
-                    const acc::plugins::RuntimeSettings& settings)
+                    const acc::settings::RuntimeSettings& settings)
     : stream(compute_stream),
       graphs(compute_stream, graphs_from_environment()),
       matmul(compute_stream, 4 * config.dim, MatmulOptions::from_environment()),

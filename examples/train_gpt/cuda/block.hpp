@@ -25,7 +25,7 @@ template <class T>
 struct Context {
   /// settings: those of the run. Throws Error(config) for fp8 on a GPU that has none.
   Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest,
-          const acc::plugins::RuntimeSettings& settings);
+          const acc::settings::RuntimeSettings& settings);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 

@@ -30,7 +30,7 @@ void check_capability() {
 
 }  // namespace
 
-Fp8::Fp8(cudaStream_t stream, Matmul<T>& matmul, const acc::plugins::Fp8Settings& settings,
+Fp8::Fp8(cudaStream_t stream, Matmul<T>& matmul, const acc::settings::Fp8Settings& settings,
          std::int64_t layers, std::int64_t rows, std::int64_t channels, std::int64_t weight_numel)
     : stream_(stream), matmul_(matmul), settings_(settings) {
   check_capability();

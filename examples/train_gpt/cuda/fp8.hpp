@@ -5,7 +5,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/matmul.hpp"
 
-#include <acc/plugins/fp8_settings.hpp>
+#include <acc/settings/fp8_settings.hpp>
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
@@ -27,7 +27,7 @@ class Fp8 {
 
   /// layers: number of linear layers. rows, channels: largest sizes of an input or output.
   /// weight_numel: of the largest weight. Throws Error(config) if the GPU has no fp8.
-  Fp8(cudaStream_t stream, Matmul<T>& matmul, const acc::plugins::Fp8Settings& settings,
+  Fp8(cudaStream_t stream, Matmul<T>& matmul, const acc::settings::Fp8Settings& settings,
       std::int64_t layers, std::int64_t rows, std::int64_t channels, std::int64_t weight_numel);
 
   /// Computes the scales from what has been seen so far.
@@ -58,7 +58,7 @@ class Fp8 {
 
   cudaStream_t stream_;
   Matmul<T>& matmul_;
-  acc::plugins::Fp8Settings settings_;
+  acc::settings::Fp8Settings settings_;
   std::int64_t micro_steps_ = 0;
   Fp8Scales scales_{};
   DeviceBuffer<float> scale_, inverse_, amax_, history_;

@@ -46,8 +46,8 @@ std::int64_t pad_vocab(std::int64_t vocab) {
   throw acc::Error(acc::Errc::not_supported, message);
 }
 
-void check_sizes(const ModelConfig& config, acc::plugins::MixedPrecision precision) {
-  const bool fp8 = precision == acc::plugins::MixedPrecision::fp8;
+void check_sizes(const ModelConfig& config, acc::settings::MixedPrecision precision) {
+  const bool fp8 = precision == acc::settings::MixedPrecision::fp8;
   const std::int64_t multiple = fp8 ? kFp8Vector : kVectorElements;
   if (config.dim % multiple != 0 || config.dim > kMaxChannels) {
     refuse("on a GPU, dim must be a multiple of " + std::to_string(multiple) +

@@ -10,7 +10,7 @@ namespace train_gpt {
 
 std::unique_ptr<LanguageModel> make_language_model(acc::Runtime& runtime, acc::Model& model,
                                                    const ModelConfig& config, BatchShape largest) {
-  if (runtime.device().kind == acc::plugins::Device::cpu) {
+  if (runtime.device().kind == acc::settings::Device::cpu) {
     return std::make_unique<Gpt>(model, config, largest,
                                  runtime.activation_checkpointing() ? &runtime : nullptr);
   }

@@ -129,7 +129,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["step_s"] = result.seconds;
   line["time"] =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  line["strategy"] = acc::plugins::to_string(runtime_.settings().sharding.strategy);
+  line["strategy"] = acc::settings::to_string(runtime_.settings().sharding.strategy);
   line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
   line["compute_dtype"] = to_string(model.compute_dtype());
   line["ranks"] = rank_objects(rows);

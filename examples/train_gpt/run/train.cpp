@@ -106,7 +106,7 @@ class Trainer {
         model_(runtime.model(options.seed,
                              {.dtype = options.dtype,
                               .bfloat16_on_cpu = has_bf16_products(),
-                              .fp8 = runtime.device().kind != acc::plugins::Device::cpu})),
+                              .fp8 = runtime.device().kind != acc::settings::Device::cpu})),
         gpt_(
             make_language_model(runtime, model_, options.model,
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),
@@ -186,7 +186,7 @@ class Trainer {
     // On a GPU a step's results are read when the next one is issued, so that the GPU never waits
     // for the host. Metrics are gathered over all ranks, for which the host waits anyway.
     const bool reports_late =
-        runtime_.device().kind != acc::plugins::Device::cpu && options_.metrics.empty();
+        runtime_.device().kind != acc::settings::Device::cpu && options_.metrics.empty();
     std::optional<IssuedResult> previous;
     if (request != nullptr) {
       request->training_begins();

@@ -9,7 +9,7 @@
 
 #include "acc/base/variables.hpp"
 #include "acc/launcher/setting_keys.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 #include "accelerate_cli/python_values.hpp"
 
 #include <algorithm>
@@ -21,16 +21,16 @@ namespace acc::launcher::accelerate_cli {
 namespace {
 
 using namespace std::string_view_literals;
-using plugins::Document;
-using plugins::Environment;
-using plugins::Export;
-using plugins::Faults;
-using plugins::Flag;
-using plugins::Node;
-using plugins::Section;
-using plugins::SettingRow;
-using plugins::TextFormat;
-using plugins::Type;
+using documents::Document;
+using documents::Node;
+using settings::Environment;
+using settings::Export;
+using settings::Faults;
+using settings::Flag;
+using settings::Section;
+using settings::SettingRow;
+using settings::TextFormat;
+using settings::Type;
 
 /// Flags with `choices`: argparse compares their text with a list of words.
 constexpr std::array kChoices = {"mixed_precision"sv,
@@ -91,7 +91,7 @@ Node node_of(Node::Kind kind, std::string_view text) {
 }
 
 Node truth_value(std::string_view text) {
-  return Node::number(plugins::parse_boolean(text).value_or(false) ? 1 : 0);
+  return Node::number(settings::parse_boolean(text).value_or(false) ? 1 : 0);
 }
 
 /// Returns the default that argparse has for a flag. Most of the flags without a fallback, and
@@ -137,7 +137,7 @@ Node flag_value(const SettingRow& row, const std::string& text) {
     return Node::number(parse_integer(text).value_or(0));
   }
   if (row.type == Type::real) {
-    return Node::number(python::float_text(plugins::parse_real(text).value_or(0.0)));
+    return Node::number(python::float_text(settings::parse_real(text).value_or(0.0)));
   }
   return Node::string(text);
 }
@@ -302,11 +302,11 @@ class Checker {
   }
 
   void check_precision() {
-    const SettingRow& row = *plugins::find_setting("mixed_precision"_key.name());
+    const SettingRow& row = *settings::find_setting("mixed_precision"_key.name());
     const Node& precision = at("mixed_precision");
     const bool known =
         python::is_text(precision) && contains(split(row.allowed, '|'), lower(precision.text));
-    expect(known, "mixed_precision", plugins::expected_value(row));
+    expect(known, "mixed_precision", settings::expected_value(row));
     if (known && lower(precision.text) == "fp8" && !checks_.has_fp8_library()) {
       faults_.add(place("mixed_precision") +
                   " fp8 needs Transformer Engine, MS-AMP or torchao, but the program's Python has "
@@ -315,12 +315,12 @@ class Checker {
   }
 
   void check_dynamo() {
-    const SettingRow& row = *plugins::find_setting("dynamo_backend"_key.name());
+    const SettingRow& row = *settings::find_setting("dynamo_backend"_key.name());
     const Node& backend = at("dynamo_backend");
     const std::string name = lower(backend.text);
     const bool known =
         contains(split(row.allowed, '|'), name) || contains(kMoreDynamoBackends, name);
-    expect(python::is_text(backend) && known, "dynamo_backend", plugins::expected_value(row));
+    expect(python::is_text(backend) && known, "dynamo_backend", settings::expected_value(row));
   }
 
   /// Checks of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env), which calls
@@ -330,7 +330,7 @@ class Checker {
       check_number("num_processes");
     }
     const bool on_cpu = python::is_true(at("cpu"));
-    expect(on_cpu || plugins::parse_boolean(python::str(at("use_cpu"))).has_value(), "use_cpu",
+    expect(on_cpu || settings::parse_boolean(python::str(at("use_cpu"))).has_value(), "use_cpu",
            "true or false");
     check_text("dynamo_mode");
     if (!is_none("main_process_ip") && python::number(at("num_processes")).value_or(0.0) > 1.0) {
@@ -442,26 +442,26 @@ std::optional<std::string> argparse_expectation(const SettingRow& row, const std
     const auto words = split(row == "fsdp_version"_key ? kVersions : row.allowed, '|');
     fits = contains(words, text) && text != kMisspelled;
   } else if (contains(kTruthValues, row.key)) {
-    fits = plugins::parse_boolean(text).has_value();
+    fits = settings::parse_boolean(text).has_value();
   } else if (row.key == kOverrides) {
     fits = std::ranges::all_of(split(text, ','), [](std::string_view part) {
-      return plugins::parse_boolean(part).has_value();
+      return settings::parse_boolean(part).has_value();
     });
   } else if (row.type == Type::integer) {
     fits = parse_integer(text).has_value();
   } else if (row.type == Type::real) {
-    fits = plugins::parse_real(text).has_value();
+    fits = settings::parse_real(text).has_value();
   }
-  return fits ? std::nullopt : std::optional(plugins::expected_value(row));
+  return fits ? std::nullopt : std::optional(settings::expected_value(row));
 }
 
 Arguments merged_arguments(const Flags& flags, const std::optional<Document>& config, int gpus) {
   Arguments arguments;
-  for (const SettingRow& row : plugins::settings_table()) {
+  for (const SettingRow& row : settings::settings_table()) {
     arguments[std::string(row.key)] = default_of(row);
   }
   for (const Flags::Value& value : flags.values) {
-    if (const SettingRow* row = plugins::find_setting(value.key)) {
+    if (const SettingRow* row = settings::find_setting(value.key)) {
       arguments[value.key] = flag_value(*row, value.text);
     }
   }
@@ -488,10 +488,10 @@ void check_arguments(const Arguments& arguments, const ArgumentChecks& checks, F
 
 Environment argument_variables(const Arguments& arguments, Mode mode) {
   Environment result;
-  const auto variable_of = [](plugins::SettingKey key) {
-    return std::string(plugins::find_setting(key.name())->environment);
+  const auto variable_of = [](settings::SettingKey key) {
+    return std::string(settings::find_setting(key.name())->environment);
   };
-  for (const SettingRow& row : plugins::settings_table()) {
+  for (const SettingRow& row : settings::settings_table()) {
     if (row.environment.empty() || !is_written(row, arguments, mode)) {
       continue;
     }

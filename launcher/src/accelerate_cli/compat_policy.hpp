@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/launcher/flags.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <array>
 #include <bit>
@@ -37,6 +37,6 @@ constexpr auto kAcceleratePolicy =
 
 /// Returns the policy that `--compat` selects, else ACC_COMPAT. An invalid word selects the default
 /// here; `read_values` reports it.
-const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environment& environment);
+const CompatPolicy& compat_policy_of(const Flags& flags, const settings::Environment& environment);
 
 }  // namespace acc::launcher::accelerate_cli

@@ -23,17 +23,18 @@ constexpr std::string_view kDoctorProgram = "acc_doctor";
 /// finding.
 constexpr std::chrono::seconds kJoinTimeout{120};
 
-constexpr plugins::SettingRow kFileRow{.key = "doctor_file",
-                                       .alias = "output",
-                                       .flag = plugins::Flag::value,
-                                       .in_file = false,
-                                       .help = "file to which machine 0 writes the report as JSON"};
-constexpr plugins::SettingKey kFileKey = kFileRow;
+constexpr settings::SettingRow kFileRow{
+    .key = "doctor_file",
+    .alias = "output",
+    .flag = settings::Flag::value,
+    .in_file = false,
+    .help = "file to which machine 0 writes the report as JSON"};
+constexpr settings::SettingKey kFileKey = kFileRow;
 
-std::span<const plugins::SettingRow> doctor_table() noexcept {
-  static const std::vector<plugins::SettingRow> kAll = [] {
+std::span<const settings::SettingRow> doctor_table() noexcept {
+  static const std::vector<settings::SettingRow> kAll = [] {
     const auto launch = accelerate_front_end().table;
-    std::vector<plugins::SettingRow> rows = {kFileRow};
+    std::vector<settings::SettingRow> rows = {kFileRow};
     rows.insert(rows.end(), launch.begin(), launch.end());
     return rows;
   }();
@@ -77,7 +78,7 @@ void start_one_a_machine(LaunchPlan& plan) {
   plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
 }
 
-LaunchPlan plan_doctor(const Flags& flags, const plugins::Environment& environment,
+LaunchPlan plan_doctor(const Flags& flags, const settings::Environment& environment,
                        const HostFacts& facts) {
   if (!flags.program.empty()) {
     throw Error(Errc::invalid_argument, "acclaunch doctor starts its own program; remove " +

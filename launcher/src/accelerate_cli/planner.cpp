@@ -13,7 +13,7 @@
 #include <array>
 
 namespace acc::launcher {
-std::filesystem::path default_config_path(const plugins::Environment& environment) {
+std::filesystem::path default_config_path(const settings::Environment& environment) {
   const std::string home = host::value_of(environment, host::variables.home, "/");
   const std::string cache =
       host::value_of(environment, host::variables.xdg_cache_home, home + "/.cache");
@@ -28,14 +28,14 @@ namespace acc::launcher::accelerate_cli {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Source;
+using settings::Source;
 
 /// Loads the file that --config_file names, else Accelerate's default file if it exists. Accelerate
 /// does not read the default file with --cpu.
-std::optional<plugins::Document> load_config(const Flags& flags,
-                                             const plugins::Environment& environment) {
+std::optional<documents::Document> load_config(const Flags& flags,
+                                               const settings::Environment& environment) {
   if (const Flags::Value* named = flags.find("config_file"_key)) {
-    return plugins::load_document(named->text);
+    return documents::load_document(named->text);
   }
   if (flags.find("use_cpu"_key) != nullptr &&
       !compat_policy_of(flags, environment).cpu_is_a_device) {
@@ -46,21 +46,21 @@ std::optional<plugins::Document> load_config(const Flags& flags,
   if (!fs::exists(path, error)) {
     return std::nullopt;
   }
-  return plugins::load_document(path);
+  return documents::load_document(path);
 }
 
 /// Adds a notice that lists defaults, as `accelerate launch` warns: without a file those of four
 /// main settings, and the number of threads if it was computed.
 void notice_defaults(AccelerateDraft& draft, Threads threads) {
   std::string filled;
-  const auto add = [&](plugins::SettingKey key) {
+  const auto add = [&](settings::SettingKey key) {
     const Source::Kind kind = draft.settings.source(key).kind;
     if (kind == Source::Kind::default_value || kind == Source::Kind::derived) {
       filled += (filled.empty() ? "--" : ", --") + key.text() + " " + draft.settings.text(key);
     }
   };
   if (!draft.config) {
-    for (const plugins::SettingKey key :
+    for (const settings::SettingKey key :
          {"num_processes"_key, "num_machines"_key, "mixed_precision"_key, "dynamo_backend"_key}) {
       add(key);
     }
@@ -76,7 +76,7 @@ void notice_defaults(AccelerateDraft& draft, Threads threads) {
 
 }  // namespace
 
-AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
+AccelerateDraft::AccelerateDraft(const Flags& given_flags, const settings::Environment& parent,
                                  const HostFacts& host)
     : plan::Draft(given_flags, parent, host, accelerate_front_end().table),
       policy(compat_policy_of(given_flags, parent)),
@@ -90,7 +90,7 @@ namespace {
 // program, the DeepSpeed JSON file, and the tools that start the program (mpirun, deepspeed). Runs
 // nvidia-smi if the driver's libraries report no GPU. Throws Error with all faults of command line
 // and file (exit status 2), or with that of the program if it is the only one (126, 127).
-LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
+LaunchPlan plan_accelerate(const Flags& flags, const settings::Environment& environment,
                            const HostFacts& facts) {
   AccelerateDraft draft(flags, environment, facts);
   read_values(draft);
@@ -134,7 +134,7 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   } else if (has_mode && placed) {  // waits for the launchers that it starts while they end
     supervision = draft.result_of([&] { return read_ending(draft, rendezvous); });
   }
-  plugins::ShardingSettings sharding;
+  settings::ShardingSettings sharding;
   if (has_mode && draft.settings.has("num_processes"_key)) {
     sharding = draft.result_of([&] { return read_sharding(draft, workers, layout); });
   }
@@ -207,22 +207,22 @@ constexpr std::string_view kUsage =
     "--config_file names.\n";
 
 constexpr std::array kRefused = {
-    plugins::RefusedFlag{"tpu*", "TPUs are not supported"},
-    plugins::RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
-    plugins::RefusedFlag{"vm", "TPUs are not supported"},
-    plugins::RefusedFlag{"env", "TPUs are not supported"},
-    plugins::RefusedFlag{"main_training_function", "TPUs are not supported"},
-    plugins::RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
-    plugins::RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
-    plugins::RefusedFlag{"aws_*", "SageMaker is not supported"},
+    settings::RefusedFlag{"tpu*", "TPUs are not supported"},
+    settings::RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
+    settings::RefusedFlag{"vm", "TPUs are not supported"},
+    settings::RefusedFlag{"env", "TPUs are not supported"},
+    settings::RefusedFlag{"main_training_function", "TPUs are not supported"},
+    settings::RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
+    settings::RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
+    settings::RefusedFlag{"aws_*", "SageMaker is not supported"},
 };
 
 }  // namespace
 
 const FrontEnd& accelerate_front_end() noexcept {
   static const auto kTable = [] {
-    const auto shared = plugins::settings_table();
-    std::vector<plugins::SettingRow> rows(shared.begin(), shared.end());
+    const auto shared = settings::settings_table();
+    std::vector<settings::SettingRow> rows(shared.begin(), shared.end());
     rows.insert(rows.end(), flag_rows::kStart.begin(), flag_rows::kStart.end());
     return plan::with_common_rows(rows);
   }();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's view of YAML scalars. plugins::Node keeps a scalar's text; PyYAML (YAML 1.1, SafeLoader)
-// decides by regular expressions whether a bare word is an int, a float or a string, and Accelerate
-// then applies str(), bool() or comparisons to it. These functions repeat those rules.
+// Python's view of YAML scalars. documents::Node keeps a scalar's text; PyYAML (YAML 1.1,
+// SafeLoader) decides by regular expressions whether a bare word is an int, a float or a string,
+// and Accelerate then applies str(), bool() or comparisons to it. These functions repeat those
+// rules.
 #include "accelerate_cli/python_values.hpp"
 
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <algorithm>
 #include <array>
@@ -121,7 +122,7 @@ std::optional<double> number(const Node& value) {
   if (is_integer(value)) {
     return static_cast<double>(integer_of(value));
   }
-  return is_float(value) ? plugins::parse_real(without_underscores(value.text)) : std::nullopt;
+  return is_float(value) ? settings::parse_real(without_underscores(value.text)) : std::nullopt;
 }
 
 std::string str(const Node& value) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 /// `accelerate launch`.
 namespace acc::launcher::accelerate_cli::python {
 
-using plugins::Node;
+using documents::Node;
 
 /// True if Python has a str: a quoted word, or a bare one that PyYAML reads as text, such as `auto`
 /// or `1e8`.

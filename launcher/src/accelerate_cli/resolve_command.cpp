@@ -67,7 +67,7 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
                 "is not in PATH; start acclaunch on every machine instead, with "
                 "--deepspeed_multinode_launcher standard");
   }
-  const auto text = [&](plugins::SettingKey key, const std::string& fallback) {
+  const auto text = [&](settings::SettingKey key, const std::string& fallback) {
     return draft.settings.has(key) ? draft.settings.text(key) : fallback;
   };
   const std::string launcher = text("deepspeed_multinode_launcher"_key, "pdsh");
@@ -167,8 +167,8 @@ void check_as_accelerate(AccelerateDraft& draft, Mode mode) {
 }
 
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
-                                        plugins::Device device) {
-  if (device == plugins::Device::cpu && draft.settings.choice("engine"_key) == "torch") {
+                                        settings::Device device) {
+  if (device == settings::Device::cpu && draft.settings.choice("engine"_key) == "torch") {
     notice_accelerate_on_cpu(draft, workers);
   }
   switch (workers.launcher) {
@@ -200,7 +200,7 @@ std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
   if (workers.launcher != ProgramLauncher::deepspeed) {
     return std::nullopt;
   }
-  plugins::Environment whole = draft.environment;
+  settings::Environment whole = draft.environment;
   std::erase_if(whole, [&](const auto& entry) { return variables.removed.contains(entry.first); });
   for (const auto& [name, value] : variables.set) {
     whole[name] = value;

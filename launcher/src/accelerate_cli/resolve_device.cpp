@@ -9,7 +9,7 @@
 namespace acc::launcher::accelerate_cli {
 namespace {
 
-using plugins::Device;
+using settings::Device;
 
 void check_use_cpu(const AccelerateDraft& draft, Mode mode) {
   const bool both = mode == Mode::multi_gpu && draft.settings.boolean("use_cpu"_key);

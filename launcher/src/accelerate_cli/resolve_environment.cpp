@@ -15,8 +15,8 @@
 namespace acc::launcher::accelerate_cli {
 namespace {
 
-using plugins::Environment;
-using plugins::Source;
+using settings::Environment;
+using settings::Source;
 
 /// Model names of the GPUs and the driver's version.
 struct GpuModels {
@@ -73,11 +73,11 @@ bool lacks_peer_access(const GpuModels& models) {
 /// It is set whether the CPU was requested or the machine has no GPU. In DeepSpeed mode it is set
 /// for --cpu only: DeepSpeed connects workers on the CPU too, and the variable turns it off.
 bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers,
-                         plugins::Device device) {
+                         settings::Device device) {
   const bool ranks = workers.launcher == ProgramLauncher::ranks;
   const bool of_mpi = workers.launcher == ProgramLauncher::mpirun && workers.num_processes > 1;
   const bool by_deepspeed = workers.mode == Mode::deepspeed && !draft.cpu_flag();
-  return draft.policy.cpu_is_a_device && device == plugins::Device::cpu && (ranks || of_mpi) &&
+  return draft.policy.cpu_is_a_device && device == settings::Device::cpu && (ranks || of_mpi) &&
          !by_deepspeed;
 }
 
@@ -85,7 +85,7 @@ bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers,
 void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
                           Environment& environment) {
   environment.emplace(kUseCpuVariable, draft.settings.boolean("use_cpu"_key) ? "True" : "False");
-  if (plugins::parse_boolean(environment.at(kUseCpuVariable)) == true) {
+  if (settings::parse_boolean(environment.at(kUseCpuVariable)) == true) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";
   }
@@ -175,7 +175,7 @@ void replace_by_arguments(const AccelerateDraft& draft, Mode mode, Environment& 
 Environment build_environment(const AccelerateDraft& draft, const Workers& workers,
                               const DeviceChoice& device, Threads threads) {
   Environment result =
-      plugins::settings_to_environment(draft.settings, origin_of(workers.mode), device.device);
+      settings::settings_to_environment(draft.settings, origin_of(workers.mode), device.device);
   if (draft.arguments) {
     replace_by_arguments(draft, workers.mode, result);
   }

@@ -18,7 +18,7 @@ namespace acc::launcher::accelerate_cli {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Source;
+using settings::Source;
 
 /// Plan of the start of launchers on other machines, and the number of workers on each of these.
 struct RemoteStart {
@@ -26,12 +26,12 @@ struct RemoteStart {
   std::vector<int> local_sizes;  ///< by machine rank; empty: each machine decides
 };
 
-bool has_flag(const AccelerateDraft& draft, plugins::SettingKey key) {
+bool has_flag(const AccelerateDraft& draft, settings::SettingKey key) {
   return draft.settings.source(key).kind == Source::Kind::flag;
 }
 
 /// Sets a value from the job manager. It overrides the file but not a flag.
-void set_by_job(AccelerateDraft& draft, plugins::SettingKey key, const std::string& value,
+void set_by_job(AccelerateDraft& draft, settings::SettingKey key, const std::string& value,
                 const std::string& where) {
   if (!has_flag(draft, key)) {
     draft.settings.set(key, value, {Source::Kind::job, where});

@@ -9,13 +9,13 @@
 namespace acc::launcher::accelerate_cli {
 namespace {
 
-using plugins::Faults;
-using plugins::Section;
-using plugins::SettingRow;
-using plugins::Source;
+using settings::Faults;
+using settings::Section;
+using settings::SettingRow;
+using settings::Source;
 
 struct ModeFlag {
-  plugins::SettingKey key;
+  settings::SettingKey key;
   Mode mode;
 };
 constexpr std::array kModeFlags = {ModeFlag{"multi_gpu"_key, Mode::multi_gpu},
@@ -68,7 +68,7 @@ Mode mode_of_file(const std::string& distributed_type) {
 /// Adds a notice for each flag that has no effect in this mode.
 void notice_flags_of_other_modes(AccelerateDraft& draft, Mode mode) {
   for (const Flags::Value& value : draft.flags.values) {
-    const Section section = plugins::find_setting(value.key, draft.settings.table())->section;
+    const Section section = settings::find_setting(value.key, draft.settings.table())->section;
     if (section == Section::fsdp && mode != Mode::fsdp) {
       draft.notice(value.written + " has no effect without --use_fsdp");
     } else if (section == Section::deepspeed && mode != Mode::deepspeed) {
@@ -94,7 +94,7 @@ void notice_flags_of_other_modes(AccelerateDraft& draft, Mode mode) {
 /// no effect, which is a notice.
 void check_blocks_of_other_modes(AccelerateDraft& draft, Mode mode) {
   const ModeFlag* flag = given_mode_flag(draft);
-  for (const SettingRow& row : plugins::settings_table()) {
+  for (const SettingRow& row : settings::settings_table()) {
     const bool other = (row.section == Section::fsdp && mode == Mode::deepspeed) ||
                        (row.section == Section::deepspeed && mode == Mode::fsdp);
     if (!other || draft.settings.source(row).kind != Source::Kind::file) {

@@ -15,7 +15,7 @@ using Backend = RendezvousPlan::Backend;
 Sourced<std::string> torchrun_default(const AccelerateDraft& draft,
                                       const RendezvousPlan& rendezvous, const std::string& option) {
   const std::string name = "PET_" + option;
-  return {rendezvous.backend == Backend::none ? "" : plugins::variable(draft.environment, name),
+  return {rendezvous.backend == Backend::none ? "" : settings::variable(draft.environment, name),
           name};
 }
 
@@ -23,7 +23,7 @@ Sourced<std::string> torchrun_default(const AccelerateDraft& draft,
 /// --gpus-per-task does.
 bool sees_its_own_gpu(const DeviceChoice& device, const RankLayout& layout) {
   return layout.rank_slot && layout.rank_slot->local_world_size > 1 &&
-         device.worker_gpus.size() == 1 && device.device == plugins::Device::cuda;
+         device.worker_gpus.size() == 1 && device.device == settings::Device::cuda;
 }
 
 /// Returns --min_machines, else all machines.
@@ -93,7 +93,7 @@ SupervisionPlan read_ending(AccelerateDraft& draft, const RendezvousPlan& rendez
 bool read_virtual_local_rank(const AccelerateDraft& draft, const RendezvousPlan& rendezvous,
                              const DeviceChoice& device, const RankLayout& layout) {
   const Sourced<std::string> toggle = torchrun_default(draft, rendezvous, "VIRTUAL_LOCAL_RANK");
-  const auto on = plugins::parse_boolean(toggle.value.empty() ? "0" : toggle.value);
+  const auto on = settings::parse_boolean(toggle.value.empty() ? "0" : toggle.value);
   if (!on) {
     throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.value + "\"");
   }

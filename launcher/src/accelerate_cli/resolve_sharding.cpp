@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage `read_sharding`: FSDP and DeepSpeed settings, the DeepSpeed JSON file, and the sharding
 // that follows from them.
-#include "acc/plugins/deepspeed_json.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
-#include "acc/plugins/strategy.hpp"
+#include "acc/documents/deepspeed_json.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
+#include "acc/settings/strategy.hpp"
 #include "accelerate_cli/stages.hpp"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace acc::launcher::accelerate_cli {
 namespace {
 
-using plugins::Faults;
-using plugins::SettingRow;
-using plugins::Source;
+using settings::Faults;
+using settings::SettingRow;
+using settings::Source;
 
 namespace fs = std::filesystem;
 
@@ -21,11 +21,11 @@ namespace fs = std::filesystem;
 /// set them, and from ACC_* for settings that Accelerate does not have.
 void inherit_variables(AccelerateDraft& draft, std::string_view origin) {
   Faults faults;
-  for (const SettingRow& row : plugins::settings_table()) {
-    const bool is_ours = row.section == plugins::Section::training && row.environment.empty();
-    const std::string name = is_ours ? plugins::own_variable(row) : std::string(row.environment);
-    if ((is_ours || row.exported == plugins::Export::given) && !name.empty() &&
-        plugins::applies(row.section, origin)) {
+  for (const SettingRow& row : settings::settings_table()) {
+    const bool is_ours = row.section == settings::Section::training && row.environment.empty();
+    const std::string name = is_ours ? settings::own_variable(row) : std::string(row.environment);
+    if ((is_ours || row.exported == settings::Export::given) && !name.empty() &&
+        settings::applies(row.section, origin)) {
       faults.collect([&] { plan::read_variable(draft, row, name); });
     }
   }
@@ -38,7 +38,7 @@ void leave_to_program(AccelerateDraft& draft, const Error& error) {
 }
 
 void read_fsdp(AccelerateDraft& draft) {
-  const auto from_file = [&](plugins::SettingKey key) {
+  const auto from_file = [&](settings::SettingKey key) {
     return draft.settings.source(key).kind == Source::Kind::file;
   };
   if (draft.policy.checks_values && from_file("fsdp_cpu_ram_efficient_loading"_key) &&
@@ -54,7 +54,7 @@ void read_fsdp(AccelerateDraft& draft) {
   const bool version_1 = draft.settings.integer("fsdp_version"_key) == 1;
   if (version_1 && draft.settings.given("fsdp_reshard_after_forward"_key)) {
     const std::string settled = draft.policy.reads_questionnaire_strategy
-                                    ? plugins::settle_questionnaire_strategy(draft.settings)
+                                    ? settings::settle_questionnaire_strategy(draft.settings)
                                     : "";
     if (!settled.empty()) {
       draft.notice(settled);
@@ -97,8 +97,8 @@ fs::path find_deepspeed_config(AccelerateDraft& draft) {
 
 void read_deepspeed_file(AccelerateDraft& draft, int num_processes) {
   const fs::path path = find_deepspeed_config(draft);
-  const auto file =
-      plugins::apply_deepspeed_json(plugins::load_document(path), num_processes, draft.settings);
+  const auto file = documents::apply_deepspeed_json(documents::load_document(path), num_processes,
+                                                    draft.settings);
   draft.notice_all(file.notices);
   if (draft.settings.integer("zero_hpz_partition_size"_key) > 1 &&
       draft.settings.integer("zero_stage"_key) != 3) {
@@ -124,12 +124,12 @@ void read_deepspeed(AccelerateDraft& draft, int num_processes) {
 
 /// Adds a notice about the shard groups of a hybrid strategy that the user did not name or may not
 /// expect.
-void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sharding,
+void explain_groups(AccelerateDraft& draft, const settings::ShardingSettings& sharding,
                     const RankLayout& layout) {
-  if (!plugins::switches(sharding.strategy).replicate) {
+  if (!settings::switches(sharding.strategy).replicate) {
     return;
   }
-  const std::string name = upper(plugins::to_string(sharding.strategy));
+  const std::string name = upper(settings::to_string(sharding.strategy));
   const bool by_size = draft.settings.choice("fsdp_sharding_strategy"_key) != name ||
                        draft.settings.integer("fsdp_version"_key) == 2;
   const std::string total =
@@ -145,8 +145,8 @@ void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sha
   }
 }
 
-plugins::ShardingSettings resolve_sharding(AccelerateDraft& draft, const Workers& workers,
-                                           const RankLayout& layout) {
+settings::ShardingSettings resolve_sharding(AccelerateDraft& draft, const Workers& workers,
+                                            const RankLayout& layout) {
   const std::string_view origin = origin_of(workers.mode);
   inherit_variables(draft, origin);
   if (workers.mode == Mode::fsdp) {
@@ -154,15 +154,15 @@ plugins::ShardingSettings resolve_sharding(AccelerateDraft& draft, const Workers
   } else if (workers.mode == Mode::deepspeed) {
     read_deepspeed(draft, workers.num_processes);
   }
-  auto sharding = plugins::sharding_settings(draft.settings, origin, workers.num_processes);
+  auto sharding = settings::sharding_settings(draft.settings, origin, workers.num_processes);
   explain_groups(draft, sharding, layout);
   return sharding;
 }
 
 }  // namespace
 
-plugins::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
-                                        const RankLayout& layout) {
+settings::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
+                                         const RankLayout& layout) {
   if (draft.file.has_parallelism_config && workers.mode == Mode::fsdp &&
       !draft.settings.boolean("use_fsdp"_key)) {
     draft.settings.set("use_parallelism_config"_key, "true",

@@ -45,12 +45,12 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
   if (!draft.config) {
     return draft.settings.boolean("use_cpu"_key);
   }
-  const plugins::Node* key = draft.config->root.find("use_cpu");
+  const documents::Node* key = draft.config->root.find("use_cpu");
   return key != nullptr && python::is_true(*key);
 }
 
 /// True if OMP_NUM_THREADS is to be a share of the physical cores.
-bool divides_cores(const AccelerateDraft& draft, const Workers& workers, plugins::Device device,
+bool divides_cores(const AccelerateDraft& draft, const Workers& workers, settings::Device device,
                    NumaBinding policy) {
   if (host::value_of(draft.environment, host::variables.omp_num_threads, "0") != "0" ||
       draft.settings.has("num_cpu_threads_per_process"_key)) {
@@ -59,7 +59,7 @@ bool divides_cores(const AccelerateDraft& draft, const Workers& workers, plugins
   if (!draft.policy.shares_out_cores) {
     return counts_as_use_cpu(draft) && workers.num_processes > 0 && workers.mode != Mode::deepspeed;
   }
-  return device == plugins::Device::cpu || policy != NumaBinding::none;
+  return device == settings::Device::cpu || policy != NumaBinding::none;
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ bool divides_cores(const AccelerateDraft& draft, const Workers& workers, plugins
 // Order: --num_cpu_threads_per_process, a value of the parent other than 0, a share of the cores,
 // 1. In DeepSpeed mode Accelerate sets nothing, and torchrun sets 1 for several workers.
 Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
-                       const RankLayout& layout, plugins::Device device, const Binding& binding) {
+                       const RankLayout& layout, settings::Device device, const Binding& binding) {
   const bool leaves_it_to_torchrun = workers.mode == Mode::deepspeed;  // in Accelerate
   if (workers.launcher == ProgramLauncher::deepspeed) {
     return {};

@@ -9,21 +9,21 @@
 namespace acc::launcher::accelerate_cli {
 namespace {
 
-using plugins::Faults;
-using plugins::Section;
-using plugins::SettingRow;
-using plugins::Source;
+using settings::Faults;
+using settings::Section;
+using settings::SettingRow;
+using settings::Source;
 
 /// Returns a number as Python prints it, since Accelerate converts such flags with float().
 std::string float_text(const std::string& text) {
-  const auto number = plugins::parse_real(text);
+  const auto number = settings::parse_real(text);
   return number ? python::float_text(*number) : text;
 }
 
 /// True for flags whose words Accelerate compares exactly; in a file the letter case does not
 /// matter.
 bool has_exact_words(const SettingRow& row) {
-  return row.type == plugins::Type::choice &&
+  return row.type == settings::Type::choice &&
          (row.section == Section::launch || row.section == Section::dynamo);
 }
 
@@ -46,7 +46,7 @@ bool is_left_to_program(const SettingRow& row) {
 /// Sets one flag's value. In compatibility mode argparse's rules decide what is rejected, and
 /// faults that only the program would find are dropped.
 void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
-  const SettingRow& row = *plugins::find_setting(value.key, draft.settings.table());
+  const SettingRow& row = *settings::find_setting(value.key, draft.settings.table());
   const Source source{Source::Kind::flag, value.written};
   if (!draft.policy.checks_values) {
     if (const auto expected = argparse_expectation(row, value.text)) {
@@ -59,10 +59,10 @@ void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
       return;
     }
   }
-  draft.settings.set(row, row.type == plugins::Type::real ? float_text(value.text) : value.text,
+  draft.settings.set(row, row.type == settings::Type::real ? float_text(value.text) : value.text,
                      source);
   if (has_exact_words(row) && draft.settings.choice(row) != value.text) {
-    throw Error(Errc::config, value.written + " must be " + plugins::expected_value(row) +
+    throw Error(Errc::config, value.written + " must be " + settings::expected_value(row) +
                                   ", got \"" + value.text + "\"; did you mean \"" +
                                   draft.settings.choice(row) + "\"?");
   }
@@ -70,7 +70,7 @@ void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
 
 }  // namespace
 
-const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environment& environment) {
+const CompatPolicy& compat_policy_of(const Flags& flags, const settings::Environment& environment) {
   const Flags::Value* flag = flags.find("compat"_key);
   const std::string word =
       flag != nullptr ? flag->text : host::value_of(environment, host::variables.compat);
@@ -80,11 +80,11 @@ const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environm
 void read_values(AccelerateDraft& draft) {
   if (draft.config) {
     draft.file =
-        plugins::read_accelerate_config(*draft.config, draft.settings,
-                                        {.checks_inner_keys = draft.policy.checks_inner_keys,
-                                         .reads_hidden_keys = draft.policy.reads_hidden_keys,
-                                         .checks_values = draft.policy.checks_values},
-                                        draft.faults);
+        documents::read_accelerate_config(*draft.config, draft.settings,
+                                          {.checks_inner_keys = draft.policy.checks_inner_keys,
+                                           .reads_hidden_keys = draft.policy.reads_hidden_keys,
+                                           .checks_values = draft.policy.checks_values},
+                                          draft.faults);
     draft.notice_all(draft.file.notices);
   }
   draft.faults.collect(

@@ -11,8 +11,8 @@
 namespace acc::launcher::accelerate_cli {
 namespace {
 
-using plugins::Faults;
-using plugins::Source;
+using settings::Faults;
+using settings::Source;
 
 MainAddress read_main_address(const AccelerateDraft& draft) {
   MainAddress main;
@@ -231,7 +231,7 @@ void check_address_of_ranks(const AccelerateDraft& draft, const Workers& workers
 }
 
 void check_address_of_one_process(const AccelerateDraft& draft, int num_machines) {
-  for (const plugins::SettingKey key : {"main_process_ip"_key, "main_process_port"_key}) {
+  for (const settings::SettingKey key : {"main_process_ip"_key, "main_process_port"_key}) {
     if (!draft.settings.has(key)) {
       throw Error(Errc::config, draft.place("num_machines"_key) + " " +
                                     std::to_string(num_machines) + " needs --" + key.text() +

@@ -12,7 +12,7 @@ constexpr std::string_view kSelfTestUsage =
 
 constexpr std::string_view kSelfTestProgram = "acc_self_test";
 
-LaunchPlan plan_self_test(const Flags& flags, const plugins::Environment& environment,
+LaunchPlan plan_self_test(const Flags& flags, const settings::Environment& environment,
                           const HostFacts& facts) {
   if (!flags.program.empty()) {
     throw Error(Errc::invalid_argument, "acclaunch test starts its own program; remove " +

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/accelerate_config.hpp"
-#include "acc/plugins/document.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/documents/accelerate_config.hpp"
+#include "acc/documents/document.hpp"
+#include "acc/settings/faults.hpp"
 #include "accelerate_cli/arguments.hpp"
 #include "accelerate_cli/compat_policy.hpp"
 #include "plan/draft.hpp"
@@ -56,7 +56,7 @@ struct Workers {
 
 /// Device of the workers.
 struct DeviceChoice {
-  plugins::Device device = plugins::Device::cpu;
+  settings::Device device = settings::Device::cpu;
   std::vector<std::string> gpu_ids{};  ///< empty: leave CUDA_VISIBLE_DEVICES unchanged
   std::vector<int>
       worker_gpus{};  ///< GPUs that workers may use, as indices of the driver's devices
@@ -70,12 +70,12 @@ struct Threads {
 
 /// Draft of a plan for `acclaunch launch`.
 struct AccelerateDraft : plan::Draft {
-  AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
+  AccelerateDraft(const Flags& given_flags, const settings::Environment& parent,
                   const HostFacts& host);
 
   const CompatPolicy& policy;
-  std::optional<plugins::Document> config;
-  plugins::AccelerateConfig file;  ///< facts in `config` that are no settings
+  std::optional<documents::Document> config;
+  documents::AccelerateConfig file;  ///< facts in `config` that are no settings
   /// Arguments with Accelerate's own semantics. Set in compatibility mode, where the workers'
   /// variables are derived from these instead of the settings.
   std::optional<Arguments> arguments;
@@ -121,11 +121,11 @@ bool read_virtual_local_rank(const AccelerateDraft& draft, const RendezvousPlan&
 OutputPlan read_worker_output(AccelerateDraft& draft, const RendezvousPlan& rendezvous,
                               const RankLayout& layout);
 /// Reads FSDP and DeepSpeed settings and the DeepSpeed JSON file.
-plugins::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
-                                        const RankLayout& layout);
+settings::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
+                                         const RankLayout& layout);
 /// Builds the command line.
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
-                                        plugins::Device device);
+                                        settings::Device device);
 /// Reads which modules one process imports for all workers. Throws Error(config) if acclaunch does
 /// not start the workers itself.
 PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
@@ -134,10 +134,10 @@ PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
 void check_as_accelerate(AccelerateDraft& draft, Mode mode);
 /// Chooses the number of threads.
 Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
-                       const RankLayout& layout, plugins::Device device, const Binding& binding);
+                       const RankLayout& layout, settings::Device device, const Binding& binding);
 /// Builds the workers' variables.
-plugins::Environment build_environment(const AccelerateDraft& draft, const Workers& workers,
-                                       const DeviceChoice& device, Threads threads);
+settings::Environment build_environment(const AccelerateDraft& draft, const Workers& workers,
+                                        const DeviceChoice& device, Threads threads);
 /// Plans the .deepspeed_env file, from which the deepspeed command passes variables to other
 /// machines. Empty if that command is not used.
 std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,

@@ -4,8 +4,8 @@
 // become arguments of ssh.
 #include "cluster/hostfile.hpp"
 
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -17,7 +17,7 @@
 namespace acc::launcher::cluster {
 namespace {
 
-using plugins::Faults;
+using settings::Faults;
 
 constexpr int kMostSlots = 100'000;
 
@@ -182,7 +182,7 @@ void check_filter(const Filter& filter, const std::vector<Host>& hosts,
     const auto host = std::ranges::find(hosts, name, &Host::name);
     if (host == hosts.end()) {
       faults.add(given.where + " names host \"" + name + "\", which is not in the hostfile" +
-                 plugins::did_you_mean(name, names));
+                 settings::did_you_mean(name, names));
       continue;
     }
     for (const int slot : slots) {

@@ -39,7 +39,7 @@ void check_counts(const JobEnvironment& place) {
 
 }  // namespace
 
-std::optional<JobEnvironment> find_job_environment(const plugins::Environment& environment,
+std::optional<JobEnvironment> find_job_environment(const settings::Environment& environment,
                                                    const HostFacts& facts) {
   const JobVariables job(environment);
   // LOCAL_RANK is set for workers. A launcher inside a worker starts a job of its own.

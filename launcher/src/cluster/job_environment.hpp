@@ -4,7 +4,7 @@
 #include "acc/base/sourced.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/launch_plan.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -45,7 +45,7 @@ struct JobEnvironment {
 /// launcher has used the manager's facts already. Reads files that variables name. Throws
 /// Error(config) with the name of a variable whose value is invalid or contradicts another one, for
 /// example if a step has hosts that its job does not have.
-std::optional<JobEnvironment> find_job_environment(const plugins::Environment& environment,
+std::optional<JobEnvironment> find_job_environment(const settings::Environment& environment,
                                                    const HostFacts& facts);
 
 }  // namespace acc::launcher::cluster

@@ -53,11 +53,11 @@ std::optional<std::vector<int>> read_numbers(std::string_view text) {
 }  // namespace
 
 bool JobVariables::has(const std::string& name) const {
-  return !plugins::variable(environment_, name).empty();
+  return !settings::variable(environment_, name).empty();
 }
 
 std::optional<Sourced<std::string>> JobVariables::text(const std::string& name) const {
-  std::string value = plugins::variable(environment_, name);
+  std::string value = settings::variable(environment_, name);
   return value.empty() ? std::nullopt : std::optional(Sourced<std::string>{std::move(value), name});
 }
 

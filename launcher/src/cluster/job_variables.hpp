@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 #include "cluster/job_environment.hpp"
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace acc::launcher::cluster {
 /// value and the expected form. Keeps a reference to `environment`.
 class JobVariables {
  public:
-  explicit JobVariables(const plugins::Environment& environment) : environment_(environment) {}
+  explicit JobVariables(const settings::Environment& environment) : environment_(environment) {}
 
   [[nodiscard]] bool has(const std::string& name) const;
   [[nodiscard]] std::optional<Sourced<std::string>> text(const std::string& name) const;
@@ -34,7 +34,7 @@ class JobVariables {
   [[nodiscard]] std::optional<Sourced<std::vector<int>>> counts(const std::string& name) const;
 
  private:
-  const plugins::Environment& environment_;
+  const settings::Environment& environment_;
 };
 
 /// Returns the first value that is not empty.

@@ -39,7 +39,7 @@ std::string sub_command_meant(const Flags& flags) {
     names.push_back(command.name);
   }
   const std::string nearest =
-      flags.own_arguments.empty() ? plugins::closest(flags.program, names) : "";
+      flags.own_arguments.empty() ? settings::closest(flags.program, names) : "";
   return nearest.empty() ? "" : "; did you mean the sub-command " + nearest + "?";
 }
 
@@ -56,7 +56,7 @@ std::vector<std::string> with_help_as_flag(std::vector<std::string> arguments) {
     names.push_back(command.name);
   }
   if (std::ranges::find(names, word) == names.end()) {
-    const std::string nearest = plugins::closest(word, names);
+    const std::string nearest = settings::closest(word, names);
     throw Error(Errc::invalid_argument, "help: unknown command " + word +
                                             (nearest.empty() ? "; acclaunch help lists all commands"
                                                              : "; did you mean " + nearest + "?"));
@@ -69,14 +69,14 @@ std::string first_help_page() {
   std::string text(front_end.usage);
   text += "\nFlags that most launches need\n";
   for (const std::string_view key : split(kUsualFlags, ' ')) {
-    text += plugins::help_entry(
-        front_end, *std::ranges::find(front_end.table, key, &plugins::SettingRow::key));
+    text += settings::help_entry(
+        front_end, *std::ranges::find(front_end.table, key, &settings::SettingRow::key));
   }
   text += "\nOther commands\n";
   for (const SubCommand& command : sub_commands()) {
     if (!command.help.empty()) {
       std::string line = "  " + std::string(command.name);
-      line.resize(std::max(line.size() + 1, plugins::kHelpColumn), ' ');
+      line.resize(std::max(line.size() + 1, settings::kHelpColumn), ' ');
       text += line + std::string(command.help) + "\n";
     }
   }

@@ -16,8 +16,8 @@
 namespace acc::launcher::commands {
 namespace {
 
-using plugins::Candidate;
-using plugins::CommandPage;
+using pages::Candidate;
+using pages::CommandPage;
 
 constexpr std::array kFrontEnds = {
     std::pair{"launch", "start a distributed training program and supervise it"},
@@ -38,9 +38,9 @@ CommandPage front_end_page(const FrontEnd& front_end, std::string summary) {
   page.summary = std::move(summary);
   page.text = front_end.usage;
   for (const auto& [title, rows] : flag_groups(front_end)) {
-    plugins::OptionGroup group{title.empty() || title == "Launch" ? "Options" : title, {}};
-    for (const plugins::SettingRow* row : rows) {
-      group.options.push_back(plugins::describe_flag(front_end, *row));
+    pages::OptionGroup group{title.empty() || title == "Launch" ? "Options" : title, {}};
+    for (const settings::SettingRow* row : rows) {
+      group.options.push_back(pages::describe_flag(front_end, *row));
     }
     page.groups.push_back(std::move(group));
   }
@@ -82,7 +82,7 @@ std::string plain(std::string_view cell) {
 }
 
 /// Returns the sections that only the page of acclaunch itself has.
-std::vector<plugins::ManualSection> main_sections() {
+std::vector<pages::ManualSection> main_sections() {
   std::string commands;
   for (const Candidate& command : command_names()) {
     commands += "acclaunch-" + command.word + "(1): " + command.help + "\n\n";
@@ -137,14 +137,14 @@ int manual_page_command(std::span<const std::string> arguments) {
   }
   const CommandPage page = command_page(arguments.front());
   const std::array see_also = {
-      plugins::ManualSection{"EXIT STATUS", std::string(kExitStatus)},
-      plugins::ManualSection{"SEE ALSO", "acclaunch(1), docs/commands.md\n"}};
-  const std::vector<plugins::ManualSection> sections =
+      pages::ManualSection{"EXIT STATUS", std::string(kExitStatus)},
+      pages::ManualSection{"SEE ALSO", "acclaunch(1), docs/commands.md\n"}};
+  const std::vector<pages::ManualSection> sections =
       arguments.front() == "launch"
           ? main_sections()
-          : std::vector<plugins::ManualSection>(see_also.begin(), see_also.end());
+          : std::vector<pages::ManualSection>(see_also.begin(), see_also.end());
   std::fputs(
-      plugins::manual_page(page, 1, "acclaunch " ACC_VERSION, ACC_RELEASE_DATE, sections).c_str(),
+      pages::manual_page(page, 1, "acclaunch " ACC_VERSION, ACC_RELEASE_DATE, sections).c_str(),
       stdout);
   return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/command_pages.hpp"
+#include "acc/pages/command_pages.hpp"
 
 #include <span>
 #include <string>
@@ -39,9 +39,9 @@ int configuration_table_command(std::span<const std::string> arguments);
 /// Returns the description of a front end or a listed sub-command by its name: `torchrun`,
 /// `config`; `launch` is the page of acclaunch itself. Throws Error(invalid_argument) for another
 /// name.
-plugins::CommandPage command_page(std::string_view name);
+pages::CommandPage command_page(std::string_view name);
 
 /// Returns the names and one-line descriptions of all commands that users call.
-std::vector<plugins::Candidate> command_names();
+std::vector<pages::Candidate> command_names();
 
 }  // namespace acc::launcher::commands

@@ -11,36 +11,36 @@
 namespace acc::launcher::commands {
 namespace {
 
-using plugins::Candidate;
-using plugins::Candidates;
+using pages::Candidate;
+using pages::Candidates;
 
 /// `words`: those after `acclaunch`; the last one is completed.
 Candidates complete(std::span<const std::string> words) {
   Candidates candidates;
   const std::string& first = words.front();
   if (words.size() == 1 && !first.starts_with('-')) {
-    plugins::add_words(candidates, first, command_names());
-    plugins::add_words(candidates, first,
-                       std::vector<Candidate>{{"help", "prints the flags of a command"}});
+    pages::add_words(candidates, first, command_names());
+    pages::add_words(candidates, first,
+                     std::vector<Candidate>{{"help", "prints the flags of a command"}});
     candidates.files = true;  // a program
     return candidates;
   }
   if (first == "help" && words.size() == 2) {
-    plugins::add_words(candidates, words[1], command_names());
+    pages::add_words(candidates, words[1], command_names());
     return candidates;
   }
   if (first == "completion") {
-    plugins::add_words(candidates, words.back(),
-                       std::vector<Candidate>{{"bash", ""}, {"zsh", ""}, {"fish", ""}});
+    pages::add_words(candidates, words.back(),
+                     std::vector<Candidate>{{"bash", ""}, {"zsh", ""}, {"fish", ""}});
     return candidates;
   }
   if (first == "explain" && words.size() > 1) {
     if (words.size() == 2) {
-      plugins::add_words(candidates, words[1],
-                         std::vector<Candidate>{{"--json", "print one JSON object"},
-                                                {"launch", "with Accelerate's flags"},
-                                                {"torchrun", "with torchrun's flags"},
-                                                {"deepspeed", "with DeepSpeed's flags"}});
+      pages::add_words(candidates, words[1],
+                       std::vector<Candidate>{{"--json", "print one JSON object"},
+                                              {"launch", "with Accelerate's flags"},
+                                              {"torchrun", "with torchrun's flags"},
+                                              {"deepspeed", "with DeepSpeed's flags"}});
     }
     const Candidates rest = complete(words.subspan(1));
     for (const Candidate& each : rest.words) {
@@ -53,15 +53,15 @@ Candidates complete(std::span<const std::string> words) {
   }
   const auto names = command_names();
   const bool names_command = std::ranges::find(names, first, &Candidate::word) != names.end();
-  return plugins::complete_options(command_page(names_command ? first : "launch"),
-                                   names_command ? words.subspan(1) : words);
+  return pages::complete_options(command_page(names_command ? first : "launch"),
+                                 names_command ? words.subspan(1) : words);
 }
 
 }  // namespace
 
 int complete_words_command(std::span<const std::string> arguments) {
   if (!arguments.empty()) {
-    std::fputs(plugins::candidate_lines(complete(arguments)).c_str(), stdout);
+    std::fputs(pages::candidate_lines(complete(arguments)).c_str(), stdout);
   }
   return 0;
 }
@@ -80,7 +80,7 @@ int completion_command(std::span<const std::string> arguments) {
       .required()
       .check_member({"bash", "zsh", "fish"});
   parser.parse(arguments);
-  std::fputs(plugins::completion_script("acclaunch", shell).c_str(), stdout);
+  std::fputs(pages::completion_script("acclaunch", shell).c_str(), stdout);
   return 0;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // acclaunch convert-config and to-fsdp2: convert configuration files between FSDP 1, FSDP 2 and
 // DeepSpeed. The conversion itself is in plugins; notes about settings that change go to stderr.
-#include "acc/plugins/convert_config.hpp"
+#include "acc/documents/convert_config.hpp"
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/log.hpp"
-#include "acc/plugins/document_writer.hpp"
+#include "acc/documents/document_writer.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 
@@ -15,7 +15,7 @@ namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Conversion;
+using documents::Conversion;
 
 struct ConvertOptions {
   fs::path input;
@@ -64,12 +64,12 @@ fs::path deepspeed_file_beside(const fs::path& output) {
   return output.parent_path() / (output.stem().string() + "_deepspeed.json");
 }
 
-plugins::ConversionInput input_of(const ConvertOptions& options) {
-  plugins::ConversionInput input{plugins::load_document(options.input), std::nullopt,
-                                 options.gpus_per_machine, ""};
-  const std::string named = plugins::named_deepspeed_file(input.document);
+documents::ConversionInput input_of(const ConvertOptions& options) {
+  documents::ConversionInput input{documents::load_document(options.input), std::nullopt,
+                                   options.gpus_per_machine, ""};
+  const std::string named = documents::named_deepspeed_file(input.document);
   if (!named.empty()) {
-    input.deepspeed_file = plugins::load_document(found_beside(named, options.input));
+    input.deepspeed_file = documents::load_document(found_beside(named, options.input));
   }
   if (!options.output.empty()) {
     input.deepspeed_file_name = deepspeed_file_beside(options.output).string();
@@ -88,8 +88,8 @@ void say(const std::vector<std::string>& remarks) {
 }
 
 void write(const Conversion& conversion, const ConvertOptions& options, bool json) {
-  const std::string text = json ? plugins::to_json(conversion.document)
-                                : plugins::to_text(conversion.document, options.output);
+  const std::string text = json ? documents::to_json(conversion.document)
+                                : documents::to_text(conversion.document, options.output);
   if (options.output.empty()) {
     std::fputs(text.c_str(), stdout);
     return;
@@ -98,7 +98,7 @@ void write(const Conversion& conversion, const ConvertOptions& options, bool jso
   if (conversion.deepspeed_file) {
     check_free(options.output, overwrite);  // checks both files before the first is written
     const fs::path beside = deepspeed_file_beside(options.output);
-    write_file(beside, plugins::to_json(*conversion.deepspeed_file), overwrite);
+    write_file(beside, documents::to_json(*conversion.deepspeed_file), overwrite);
     note(beside.string() + " contains the settings that Accelerate's file has no key for");
   }
   write_file(options.output, text, overwrite);
@@ -125,11 +125,12 @@ ToFsdp2Options read_to_fsdp2(std::span<const std::string> arguments) {
 
 int convert_config_command(std::span<const std::string> arguments) {
   const ConvertOptions options = read_convert_config(arguments);
-  const plugins::ConversionInput input = input_of(options);
-  const plugins::ConfigForm form = options.form.empty() ? plugins::opposite_form(input.document)
-                                                        : plugins::config_form_named(options.form);
-  const Conversion conversion = plugins::convert_config(input, form);
-  write(conversion, options, form == plugins::ConfigForm::deepspeed_json);
+  const documents::ConversionInput input = input_of(options);
+  const documents::ConfigForm form = options.form.empty()
+                                         ? documents::opposite_form(input.document)
+                                         : documents::config_form_named(options.form);
+  const Conversion conversion = documents::convert_config(input, form);
+  write(conversion, options, form == documents::ConfigForm::deepspeed_json);
   say(conversion.remarks);
   return 0;
 }
@@ -141,8 +142,8 @@ int to_fsdp2_command(std::span<const std::string> arguments) {
                                             options.config_file.string());
   }
   const fs::path output = options.output_file.empty() ? options.config_file : options.output_file;
-  const Conversion conversion = plugins::to_fsdp2(plugins::load_document(options.config_file));
-  write_file(output, plugins::to_text(conversion.document, output),
+  const Conversion conversion = documents::to_fsdp2(documents::load_document(options.config_file));
+  write_file(output, documents::to_text(conversion.document, output),
              options.overwrite ? Overwrite::yes : Overwrite::no);
   say(conversion.remarks);
   return 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables in docs/environment.md and docs/configuration.md, made from the settings table and the
 // lists of variables. The commands that print them are not listed in --help.
+#include "acc/documents/deepspeed_json.hpp"
 #include "acc/launcher/explain.hpp"
 #include "acc/launcher/front_end.hpp"
-#include "acc/plugins/deepspeed_json.hpp"
 #include "commands/commands.hpp"
 #include "host/own_variables.hpp"
 
@@ -13,7 +13,7 @@
 namespace acc::launcher {
 namespace {
 
-using plugins::SettingRow;
+using settings::SettingRow;
 
 /// Formats a table cell as code; '|' must be escaped in a Markdown table.
 std::string code(std::string_view text) {
@@ -52,10 +52,10 @@ class Table {
 
 std::string_view export_of(const SettingRow& row) {
   switch (row.exported) {
-    case plugins::Export::always: return "always";
-    case plugins::Export::given: return "when given";
-    case plugins::Export::when_true: return "when true";
-    case plugins::Export::never: break;
+    case settings::Export::always: return "always";
+    case settings::Export::given: return "when given";
+    case settings::Export::when_true: return "when true";
+    case settings::Export::never: break;
   }
   return "";
 }
@@ -83,10 +83,10 @@ std::vector<std::string> environment_tables() {
     managers.add({manager, cell});
   }
   Table settings({"setting", "Accelerate's variable", "set", "our variable"});
-  for (const SettingRow& row : plugins::settings_table()) {
-    if (plugins::reaches_workers(row)) {
-      settings.add(
-          {code(row.key), code(row.environment), export_of(row), code(plugins::own_variable(row))});
+  for (const SettingRow& row : settings::settings_table()) {
+    if (settings::reaches_workers(row)) {
+      settings.add({code(row.key), code(row.environment), export_of(row),
+                    code(settings::own_variable(row))});
     }
   }
   return {own.text(), managers.text(), settings.text()};
@@ -96,14 +96,15 @@ std::vector<std::string> configuration_tables() {
   Table settings(
       {"setting", "flag", "YAML block", "DeepSpeed JSON", "value", "default", "meaning"});
   for (const SettingRow& row : accelerate_front_end().table) {
-    const bool of_top_level = row.section == plugins::Section::launch && row.in_file;
+    const bool of_top_level = row.section == settings::Section::launch && row.in_file;
     const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
-    settings.add({code(row.key), row.flag == plugins::Flag::none ? "" : "yes",
-                  of_top_level ? "top level" : code(plugins::block_of(row.section)), code(row.json),
-                  plugins::expected_value(row) + unit, code(row.fallback), row.help});
+    settings.add({code(row.key), row.flag == settings::Flag::none ? "" : "yes",
+                  of_top_level ? "top level" : code(settings::block_of(row.section)),
+                  code(row.json), settings::expected_value(row) + unit, code(row.fallback),
+                  row.help});
   }
   Table foreign({"key", "value without effect", "libacc_runtime"});
-  for (const auto& [path, fallback, is_refused] : plugins::foreign_deepspeed_keys()) {
+  for (const auto& [path, fallback, is_refused] : documents::foreign_deepspeed_keys()) {
     foreign.add({code(path), code(fallback), is_refused ? "rejects it" : ""});
   }
   return {settings.text(), foreign.text()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 #include "cluster/hostlist.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -25,7 +25,7 @@ std::vector<Sourced<std::string>> lists_of(std::span<const std::string> words) {
     return lists;
   }
   const Sourced<std::string> of_job{
-      plugins::variable(plugins::current_environment(), "SLURM_JOB_NODELIST"),
+      settings::variable(settings::current_environment(), "SLURM_JOB_NODELIST"),
       "SLURM_JOB_NODELIST"};
   if (of_job.value.empty()) {
     throw Error(Errc::invalid_argument, "acclaunch expand-hosts: no list given, and " +

@@ -4,7 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/sub_command.hpp"
-#include "acc/plugins/command_pages.hpp"
+#include "acc/pages/command_pages.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -44,8 +44,8 @@ std::vector<std::string> choices_of(const std::string& type) {
   return choices;
 }
 
-plugins::CommandOption describe_option(const CLI::Option& option) {
-  plugins::CommandOption described;
+pages::CommandOption describe_option(const CLI::Option& option) {
+  pages::CommandOption described;
   const bool is_operand = option.get_positional();
   for (const std::string& name : option.get_lnames()) {
     described.names.push_back("--" + name);
@@ -66,10 +66,10 @@ plugins::CommandOption describe_option(const CLI::Option& option) {
   return described;
 }
 
-void describe_options(const CLI::App& app, plugins::CommandPage& page) {
+void describe_options(const CLI::App& app, pages::CommandPage& page) {
   page.text = app.get_description() + "\n";
-  plugins::OptionGroup operands{"Operands", {}};
-  plugins::OptionGroup options{"Options", {}};
+  pages::OptionGroup operands{"Operands", {}};
+  pages::OptionGroup options{"Options", {}};
   for (const CLI::Option* option : app.get_options()) {
     (option->get_positional() ? operands : options).options.push_back(describe_option(*option));
   }
@@ -80,7 +80,7 @@ void describe_options(const CLI::App& app, plugins::CommandPage& page) {
 }
 
 /// Set while sub_command_page runs a command, which then ends in OptionParser::parse.
-plugins::CommandPage* described_page = nullptr;
+pages::CommandPage* described_page = nullptr;
 
 }  // namespace
 
@@ -162,8 +162,8 @@ void OptionParser::parse(std::span<const std::string> arguments) {
   }
 }
 
-plugins::CommandPage sub_command_page(const SubCommand& command) {
-  plugins::CommandPage page;
+pages::CommandPage sub_command_page(const SubCommand& command) {
+  pages::CommandPage page;
   described_page = &page;
   try {
     command.run({});

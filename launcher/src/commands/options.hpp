@@ -15,7 +15,7 @@ class Option;
 namespace acc::launcher {
 struct SubCommand;
 }
-namespace acc::plugins {
+namespace acc::pages {
 struct CommandPage;
 }
 
@@ -66,6 +66,6 @@ class OptionParser {
 
 /// Returns the description of a sub-command, with the options that it declares. Calls the command,
 /// whose OptionParser::parse then throws HelpShown. The command must use an OptionParser.
-plugins::CommandPage sub_command_page(const SubCommand& command);
+pages::CommandPage sub_command_page(const SubCommand& command);
 
 }  // namespace acc::launcher::commands

@@ -7,7 +7,7 @@
 
 #include "acc/base/input_file.hpp"
 #include "acc/base/text.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/settings/faults.hpp"
 #include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
 #include "plan/remote_launch.hpp"
@@ -20,7 +20,7 @@ namespace acc::launcher::deepspeed_cli {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Faults;
+using settings::Faults;
 
 bool is_file(const fs::path& path) {
   std::error_code error;
@@ -113,13 +113,13 @@ std::string machines_to_type_on(const Flags& given, const std::vector<cluster::H
 
 }  // namespace
 
-void check_contradictions(const plugins::Settings& settings) {
+void check_contradictions(const settings::Settings& settings) {
   Faults faults;
   if (settings.has("include"_key) && settings.has("exclude"_key)) {
     faults.add("--include and --exclude contradict each other; choose one");
   }
-  for (const plugins::SettingKey filter : {"include"_key, "exclude"_key}) {
-    for (const plugins::SettingKey count : {"num_nodes"_key, "num_gpus"_key}) {
+  for (const settings::SettingKey filter : {"include"_key, "exclude"_key}) {
+    for (const settings::SettingKey count : {"num_nodes"_key, "num_gpus"_key}) {
       if (settings.has(filter) && settings.has(count)) {
         faults.add("--" + filter.text() + " and --" + count.text() +
                    " both select slots; remove one of them");

@@ -20,7 +20,7 @@ struct JobHosts {
 // It has selected the hosts and assigned the rank.
 
 /// Throws Error(config) if two flags select the same resource in different ways.
-void check_contradictions(const plugins::Settings& settings);
+void check_contradictions(const settings::Settings& settings);
 
 /// Returns the machines and slots of the job. Throws Error(config).
 JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* remote_launcher);

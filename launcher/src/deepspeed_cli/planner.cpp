@@ -2,9 +2,9 @@
 // Planner of `acclaunch deepspeed`, after DeepSpeed 0.19.8 (launcher/runner.py and launch.py). On
 // the machine where the user typed the command it selects hosts and starts acclaunch on each of
 // them; there, and with --no_ssh, it plans the workers of one machine.
+#include "acc/documents/deepspeed_json.hpp"
 #include "acc/launcher/front_end.hpp"
-#include "acc/plugins/deepspeed_json.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/settings/faults.hpp"
 #include "deepspeed_cli/choose_hosts.hpp"
 #include "host/own_variables.hpp"
 #include "plan/draft.hpp"
@@ -21,8 +21,8 @@ namespace acc::launcher::deepspeed_cli {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Device;
-using plugins::Faults;
+using settings::Device;
+using settings::Faults;
 
 RendezvousPlan read_rendezvous(const plan::Draft& draft, const JobHosts& job,
                                const cluster::JobEnvironment* remote_launcher) {
@@ -96,12 +96,12 @@ Command choose_command(const plan::Draft& draft) {
 }
 
 /// Reads NAME=VALUE lines of a .deepspeed_env file.
-plugins::Environment read_environment_file(plan::Draft& draft, const fs::path& path) {
+settings::Environment read_environment_file(plan::Draft& draft, const fs::path& path) {
   std::ifstream lines(path);
   std::string line;
   Faults faults;
   int count = 0;
-  plugins::Environment environment;
+  settings::Environment environment;
   for (int number = 1; std::getline(lines, line); ++number) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
     if (line.empty() || line.starts_with('#')) {
@@ -123,17 +123,17 @@ plugins::Environment read_environment_file(plan::Draft& draft, const fs::path& p
 }
 
 /// Reads the environment files of the home and the working directory; the latter overrides.
-plugins::Environment read_environment_files(plan::Draft& draft) {
+settings::Environment read_environment_files(plan::Draft& draft) {
   const fs::path name = host::value_of(
       draft.environment, host::variables.deepspeed_environment_file, ".deepspeed_env");
   const fs::path home = host::value_of(draft.environment, host::variables.home);
   std::set<fs::path> read;
-  plugins::Environment all;
+  settings::Environment all;
   for (const fs::path& folder : {home, draft.facts.working_directory}) {
     const fs::path path = folder / name;
     std::error_code error;
     if (!folder.empty() && fs::is_regular_file(path, error) && read.insert(path).second) {
-      plugins::Environment later =
+      settings::Environment later =
           draft.result_of([&] { return read_environment_file(draft, path); });
       later.merge(all);
       all = std::move(later);
@@ -154,21 +154,22 @@ std::set<std::string> torchrun_variables() {
 
 /// Reads --deepspeed_config, the JSON file of a C++ program. Its settings replace the inherited
 /// ones of `workers`, which get them as ACC_* variables.
-std::optional<plugins::Settings> read_config(plan::Draft& draft, int world_size,
-                                             plan::InheritedSettings& workers) {
+std::optional<settings::Settings> read_config(plan::Draft& draft, int world_size,
+                                              plan::InheritedSettings& workers) {
   if (!draft.settings.has("deepspeed_config"_key)) {
     return std::nullopt;
   }
   const fs::path path = draft.facts.working_directory / draft.settings.text("deepspeed_config"_key);
-  const plugins::Document document = plugins::load_document(path);
-  plugins::Settings settings;
-  const plugins::DeepSpeedFile file = plugins::apply_deepspeed_json(document, world_size, settings);
+  const documents::Document document = documents::load_document(path);
+  settings::Settings settings;
+  const documents::DeepSpeedFile file =
+      documents::apply_deepspeed_json(document, world_size, settings);
   draft.notice_all(file.notices);
   workers.mode = Mode::deepspeed;
-  workers.sharding = plugins::sharding_settings(settings, "deepspeed", world_size);
+  workers.sharding = settings::sharding_settings(settings, "deepspeed", world_size);
   workers.variables.removed.merge(plan::names_of_settings());
   for (const auto& [name, value] :
-       plugins::settings_to_environment(settings, "deepspeed", workers.device)) {
+       settings::settings_to_environment(settings, "deepspeed", workers.device)) {
     workers.variables.set[name] = value;
   }
   return settings;
@@ -221,7 +222,7 @@ void notice_cpu(plan::Draft& draft, int local_world_size) {
 }
 
 // FrontEnd::plan of the deepspeed front end.
-LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
+LaunchPlan plan_deepspeed(const Flags& flags, const settings::Environment& environment,
                           const HostFacts& facts) {
   plan::Draft draft(flags, environment, facts, deepspeed_front_end().table);
   plan::read_flags(draft);
@@ -265,7 +266,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   if (!on_gpus) {
     notice_cpu(draft, layout.local_world_size);
   }
-  std::optional<plugins::Settings> file_settings =
+  std::optional<settings::Settings> file_settings =
       draft.result_of([&] { return read_config(draft, world_size_of(job.hosts), workers); });
   Binding binding = draft.result_of([&] { return bind_to_slots(draft, this_host.slots, workers); });
   Command command = draft.result_of([&] { return choose_command(draft); });
@@ -311,16 +312,16 @@ constexpr std::string_view kNoElastic =
     "for elastic training use acclaunch torchrun --nnodes MIN:MAX --rdzv-backend c10d";
 
 constexpr std::array kRefused = {
-    plugins::RefusedFlag{"deepspeed", "this is a flag of the program; put it after PROGRAM"},
-    plugins::RefusedFlag{
+    settings::RefusedFlag{"deepspeed", "this is a flag of the program; put it after PROGRAM"},
+    settings::RefusedFlag{
         "venv_script",
         "activate the environment before the start: PATH and VIRTUAL_ENV are passed to the "
         "machines"},
-    plugins::RefusedFlag{"elastic_training", kNoElastic},
-    plugins::RefusedFlag{"min_elastic_nodes", kNoElastic},
-    plugins::RefusedFlag{"max_elastic_nodes", kNoElastic},
-    plugins::RefusedFlag{"autotuning", "DeepSpeed's autotuner is not supported"},
-    plugins::RefusedFlag{
+    settings::RefusedFlag{"elastic_training", kNoElastic},
+    settings::RefusedFlag{"min_elastic_nodes", kNoElastic},
+    settings::RefusedFlag{"max_elastic_nodes", kNoElastic},
+    settings::RefusedFlag{"autotuning", "DeepSpeed's autotuner is not supported"},
+    settings::RefusedFlag{
         "save_pid",
         "not supported; send signals to acclaunch itself, whose pid the shell has in $!"},
 };

@@ -8,18 +8,18 @@
 namespace acc::launcher {
 namespace {
 
-using plugins::SettingRow;
+using settings::SettingRow;
 
-std::string_view title_of(plugins::Group group) {
+std::string_view title_of(settings::Group group) {
   switch (group) {
-    case plugins::Group::launch: return "Launch";
-    case plugins::Group::program: return "Program and configuration";
-    case plugins::Group::mode: return "Mode and device";
-    case plugins::Group::workers: return "Workers and machines";
-    case plugins::Group::machines: return "Starting other machines from this one";
-    case plugins::Group::cores: return "Cores";
-    case plugins::Group::limits: return "Failures, restarts and limits";
-    case plugins::Group::output: return "Output";
+    case settings::Group::launch: return "Launch";
+    case settings::Group::program: return "Program and configuration";
+    case settings::Group::mode: return "Mode and device";
+    case settings::Group::workers: return "Workers and machines";
+    case settings::Group::machines: return "Starting other machines from this one";
+    case settings::Group::cores: return "Cores";
+    case settings::Group::limits: return "Failures, restarts and limits";
+    case settings::Group::output: return "Output";
   }
   return {};
 }
@@ -27,16 +27,16 @@ std::string_view title_of(plugins::Group group) {
 /// Returns the heading that a flag is listed under.
 std::string heading(const SettingRow& row) {
   switch (row.section) {
-    case plugins::Section::launch: return std::string(title_of(row.group));
-    case plugins::Section::training: return "Training (all modes)";
-    case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
-    case plugins::Section::deepspeed:
+    case settings::Section::launch: return std::string(title_of(row.group));
+    case settings::Section::training: return "Training (all modes)";
+    case settings::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
+    case settings::Section::deepspeed:
       return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
-    case plugins::Section::parallelism:
+    case settings::Section::parallelism:
       return "Parallel group sizes (parallelism_config of a configuration file)";
-    case plugins::Section::dynamo: return "torch.compile in a Python program";
-    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
-    case plugins::Section::zero: break;
+    case settings::Section::dynamo: return "torch.compile in a Python program";
+    case settings::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
+    case settings::Section::zero: break;
   }
   return {};
 }
@@ -44,7 +44,7 @@ std::string heading(const SettingRow& row) {
 }  // namespace
 
 Flags parse_flags(const FrontEnd& front_end, std::span<const std::string> arguments) {
-  Flags flags = {plugins::parse_flags(front_end, arguments)};
+  Flags flags = {settings::parse_flags(front_end, arguments)};
   flags.typed.emplace_back(front_end.name);
   flags.typed.insert(flags.typed.end(), arguments.begin(), arguments.end());
   return flags;
@@ -53,7 +53,7 @@ Flags parse_flags(const FrontEnd& front_end, std::span<const std::string> argume
 std::vector<FlagGroup> flag_groups(const FrontEnd& front_end) {
   std::vector<FlagGroup> groups;
   for (const SettingRow& row : front_end.table) {
-    if (row.flag == plugins::Flag::none) {
+    if (row.flag == settings::Flag::none) {
       continue;
     }
     const std::string title = heading(row);
@@ -71,7 +71,7 @@ std::string help_text(const FrontEnd& front_end) {
   for (const auto& [title, rows] : flag_groups(front_end)) {
     text += "\n" + title + "\n";
     for (const SettingRow* row : rows) {
-      text += plugins::help_entry(front_end, *row);
+      text += settings::help_entry(front_end, *row);
     }
   }
   return text + "\n  --help, -h    --version\n";

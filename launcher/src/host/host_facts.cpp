@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Returns the value of ACC_SIMULATE_GPUS; empty if it is unset or empty. Throws Error(config).
-std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
+std::optional<int> simulated_gpu_count(const settings::Environment& environment) {
   constexpr int kMost = 1024;
   const std::string text = host::value_of(environment, host::variables.simulate_gpus);
   if (text.empty()) {
@@ -46,7 +46,7 @@ std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
   return {nodes.begin(), nodes.end()};
 }
 
-fs::path scratch_directory(const plugins::Environment& environment) {
+fs::path scratch_directory(const settings::Environment& environment) {
   return fs::path(host::value_of(environment, host::variables.temporary_folder,
                                  default_temporary_folder())) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
@@ -89,9 +89,9 @@ fs::path python_packages(const fs::path& prefix) {
 
 /// True under PMI and Slurm, whose ancestor processes have facts that no variable has. Otherwise
 /// the files in /proc are not read.
-bool needs_ancestors(const plugins::Environment& environment) {
-  return !plugins::variable(environment, "PMI_RANK").empty() ||
-         !plugins::variable(environment, "SLURM_STEP_ID").empty();
+bool needs_ancestors(const settings::Environment& environment) {
+  return !settings::variable(environment, "PMI_RANK").empty() ||
+         !settings::variable(environment, "SLURM_STEP_ID").empty();
 }
 
 std::string text_of(const fs::path& path) {
@@ -160,7 +160,7 @@ std::string host_name() {
   return printable(name.data());
 }
 
-HostFacts detect_host_facts(const plugins::Environment& environment) {
+HostFacts detect_host_facts(const settings::Environment& environment) {
   HostFacts facts;
   const fs::path sys = host::value_of(environment, host::variables.sys_root, "/sys");
   facts.cpus = host::detect_cpus();

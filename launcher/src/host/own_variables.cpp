@@ -62,13 +62,13 @@ std::span<const ManagerVariables> manager_variables() noexcept {
   return kAll;
 }
 
-bool is_controlled(const plugins::Environment& environment) {
+bool is_controlled(const settings::Environment& environment) {
   return value_of(environment, variables.control) == "stdin";
 }
 
-std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
+std::string value_of(const settings::Environment& environment, const OwnVariable& variable,
                      const std::string& fallback) {
-  return plugins::variable(environment, std::string(variable.name), fallback);
+  return settings::variable(environment, std::string(variable.name), fallback);
 }
 
 }  // namespace acc::launcher::host

@@ -3,7 +3,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/base/variables.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <span>
 #include <string>
@@ -116,7 +116,7 @@ std::span<const OwnVariable> starter_variables() noexcept;
 
 /// True if another acclaunch started this one, sends control messages on its standard input and
 /// reads its answers.
-bool is_controlled(const plugins::Environment& environment);
+bool is_controlled(const settings::Environment& environment);
 
 /// Returns all of `variables`.
 std::span<const OwnVariable> own_variables() noexcept;
@@ -132,7 +132,7 @@ struct ManagerVariables {
 std::span<const ManagerVariables> manager_variables() noexcept;
 
 /// Returns the value of a variable, or `fallback` if it is unset or empty.
-std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
+std::string value_of(const settings::Environment& environment, const OwnVariable& variable,
                      const std::string& fallback = "");
 
 }  // namespace acc::launcher::host

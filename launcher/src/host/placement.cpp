@@ -107,7 +107,7 @@ class Placer {
   [[nodiscard]] std::string name() const {
     return binding_ == NumaBinding::affinity
                ? "enable_cpu_affinity"
-               : "numa_binding " + std::string(plugins::word_of(binding_).name);
+               : "numa_binding " + std::string(settings::word_of(binding_).name);
   }
 
   [[nodiscard]] Error impossible(const std::string& why) const {
@@ -252,7 +252,7 @@ class Placer {
 NumaBinding numa_binding(std::string_view name) {
   std::string spelled(name);
   std::ranges::replace(spelled, '_', '-');
-  const auto binding = plugins::value_named<NumaBinding>(spelled);
+  const auto binding = settings::value_named<NumaBinding>(spelled);
   if (!binding) {
     throw Error(Errc::internal, "no numa_binding is called \"" + std::string(name) + "\"");
   }

@@ -39,9 +39,9 @@ using Cause = AttemptEnd::Cause;
 namespace {
 
 /// Returns the index of the GPU that a worker uses; empty if it uses none, or several.
-std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environment& environment,
+std::optional<int> gpu_of_worker(const LaunchPlan& plan, const settings::Environment& environment,
                                  int local_rank) {
-  if (plan.device != plugins::Device::cuda) {
+  if (plan.device != settings::Device::cuda) {
     return std::nullopt;
   }
   const std::string list = host::value_of(environment, host::variables.cuda_visible_devices);
@@ -59,7 +59,7 @@ std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environm
 
 }  // namespace
 
-Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard,
+Job::Job(const LaunchPlan& plan, const settings::Environment& environment, supervision::Guard guard,
          std::chrono::steady_clock::time_point begun)
     : plan_(plan),
       environment_(environment),
@@ -632,7 +632,7 @@ void Job::close() {
   }
 }
 
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment,
+int run_job(const LaunchPlan& plan, const settings::Environment& environment,
             supervision::Guard guard, std::chrono::steady_clock::time_point begun) {
   return Job(plan, environment, std::move(guard), begun).run();
 }

@@ -13,7 +13,7 @@ namespace acc::launcher::job {
 /// (`Guard`), it kills everything below it and exits at once. Throws Error for faults that the user
 /// can correct.
 /// `begun`: when the launcher began to read its settings, for the timeline.
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment,
+int run_job(const LaunchPlan& plan, const settings::Environment& environment,
             supervision::Guard guard, std::chrono::steady_clock::time_point begun);
 
 }  // namespace acc::launcher::job

@@ -79,7 +79,7 @@ struct Attempt {
 /// everything runs on the event loop's thread.
 class Job {
  public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard,
+  Job(const LaunchPlan& plan, const settings::Environment& environment, supervision::Guard guard,
       std::chrono::steady_clock::time_point begun);
   /// Runs the job and returns the exit status for the shell. May exit the process instead.
   int run();
@@ -158,7 +158,7 @@ class Job {
   void announce(const std::string& line, LogLevel level = LogLevel::warn);
 
   const LaunchPlan& plan_;
-  const plugins::Environment& environment_;
+  const settings::Environment& environment_;
   const std::string host_;
   const bool alone_;  ///< the job has a single worker
   const supervision::JobControl job_control_;

@@ -20,9 +20,9 @@
 namespace acc::launcher::plan {
 namespace {
 
-using plugins::Section;
-using plugins::SettingRow;
-using plugins::Type;
+using settings::Section;
+using settings::SettingRow;
+using settings::Type;
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMaxValueBytes = 4096;  // limit of rendezvous::Terms::agreed
@@ -123,7 +123,7 @@ bool must_agree(const SettingRow& row, Mode mode) {
     case Section::fp8: return false;  // local to each rank
     default: break;
   }
-  return plugins::applies(row.section, origin_of(mode)) && !row.of_one_machine;
+  return settings::applies(row.section, origin_of(mode)) && !row.of_one_machine;
 }
 
 /// Shortens a value that exceeds the rendezvous' limit. Its length and its hash stay in the text,
@@ -136,10 +136,10 @@ std::string bounded(std::string value) {
   return value.substr(0, kMaxValueBytes - rest.size()) + rest;
 }
 
-void add_settings(const plugins::Settings& settings, Mode mode, Terms& terms) {
+void add_settings(const settings::Settings& settings, Mode mode, Terms& terms) {
   for (const SettingRow& row : settings.table()) {
     if (must_agree(row, mode) && settings.has(row)) {
-      terms.emplace_back((row.flag == plugins::Flag::none ? "" : "--") + std::string(row.key),
+      terms.emplace_back((row.flag == settings::Flag::none ? "" : "--") + std::string(row.key),
                          bounded(settings.canonical(row)));
     }
   }
@@ -147,10 +147,10 @@ void add_settings(const plugins::Settings& settings, Mode mode, Terms& terms) {
 
 /// Adds the sharding itself. Used if the settings table has no value, because the settings came
 /// from variables or are all defaults.
-void add_sharding(const plugins::ShardingSettings& sharding, Terms& terms) {
-  terms.emplace_back("the strategy", plugins::to_string(sharding.strategy));
+void add_sharding(const settings::ShardingSettings& sharding, Terms& terms) {
+  terms.emplace_back("the strategy", settings::to_string(sharding.strategy));
   terms.emplace_back("shard groups of", std::to_string(sharding.shard_size));
-  terms.emplace_back("mixed precision", plugins::to_string(sharding.mixed_precision));
+  terms.emplace_back("mixed precision", settings::to_string(sharding.mixed_precision));
   terms.emplace_back("gradient accumulation steps of",
                      std::to_string(sharding.gradient_accumulation_steps));
 }
@@ -166,7 +166,7 @@ Terms agreed_terms(const LaunchPlan& plan) {
       terms.emplace_back("the arguments", bounded(text_of(words.arguments)));
     }
   }
-  terms.emplace_back("the device", plugins::to_string(plan.device));
+  terms.emplace_back("the device", settings::to_string(plan.device));
   terms.emplace_back("the engine",
                      host::value_of(plan.variables.set, host::variables.engine, "torch"));
   terms.emplace_back("the sharding mode", origin_of(plan.mode));

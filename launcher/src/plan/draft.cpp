@@ -14,19 +14,19 @@
 
 namespace acc::launcher::plan {
 
-using plugins::SettingRow;
-using plugins::Source;
+using settings::SettingRow;
+using settings::Source;
 
 void Draft::notice_all(const std::vector<std::string>& lines) {
   notices.insert(notices.end(), lines.begin(), lines.end());
 }
 
-Sourced<std::string> Draft::given(plugins::SettingKey key) const {
+Sourced<std::string> Draft::given(settings::SettingKey key) const {
   const std::string& where = settings.source(key).where;
   return {settings.text(key), where.empty() ? "--" + key.text() : where};
 }
 
-std::string Draft::place(plugins::SettingKey key) const {
+std::string Draft::place(settings::SettingKey key) const {
   const Source& source = settings.source(key);
   switch (source.kind) {
     case Source::Kind::flag:
@@ -40,13 +40,13 @@ std::string Draft::place(plugins::SettingKey key) const {
 std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
   std::vector<SettingRow> all(rows.begin(), rows.end());
   const auto add = [&](const SettingRow& row) {
-    if (plugins::find_setting(row.key, rows) == nullptr) {
+    if (settings::find_setting(row.key, rows) == nullptr) {
       all.push_back(row);
     }
   };
   std::ranges::for_each(flag_rows::kCommon, add);
-  for (const plugins::SettingKey key : plugins::kOfEveryFrontEnd) {
-    add(*plugins::find_setting(key.name()));
+  for (const settings::SettingKey key : settings::kOfEveryFrontEnd) {
+    add(*settings::find_setting(key.name()));
   }
   return all;
 }
@@ -65,8 +65,8 @@ void read_engine(Draft& draft) {
       [&] { read_variable(draft, "engine"_key, std::string(host::variables.engine.name)); });
 }
 
-void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name) {
-  const std::string text = plugins::variable(draft.environment, name);
+void read_variable(Draft& draft, settings::SettingKey key, const std::string& name) {
+  const std::string text = settings::variable(draft.environment, name);
   if (!text.empty() && !draft.settings.given(key)) {
     draft.settings.set(key, text, {Source::Kind::environment, name});
   }
@@ -88,7 +88,7 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
 SupervisionPlan read_supervision(Draft& draft) {
   read_variable(draft, "shutdown_timeout"_key, std::string(host::variables.shutdown_timeout.name));
   read_variable(draft, "stuck_timeout"_key, std::string(host::variables.stuck_timeout.name));
-  const auto seconds = [&](plugins::SettingKey key) {
+  const auto seconds = [&](settings::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
   return {.restart_backoff = seconds("restart_backoff"_key),
@@ -102,7 +102,7 @@ void read_rendezvous_conf(Draft& draft, int num_machines, RendezvousPlan& rendez
   const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"_key), rendezvous);
   rendezvous.etcd_files = rendezvous::complete_etcd_files(
       rendezvous.etcd_files,
-      [&](const std::string& name) { return plugins::variable(draft.environment, name); });
+      [&](const std::string& name) { return settings::variable(draft.environment, name); });
   if (num_machines > 1) {
     draft.notice_all(notices);
   }
@@ -148,7 +148,7 @@ std::vector<int> read_signals(const Sourced<std::string>& given) {
   return signals;
 }
 
-std::optional<StatusEndpoint> status_endpoint(const plugins::Settings& settings) {
+std::optional<StatusEndpoint> status_endpoint(const settings::Settings& settings) {
   const std::string& text = settings.text("status_port"_key);
   if (text.empty()) {
     return std::nullopt;
@@ -203,13 +203,13 @@ Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
   return {policy, std::move(placements.workers)};
 }
 
-bool shares_gpus(const plugins::Environment& environment) {
-  return plugins::parse_boolean(host::value_of(environment, host::variables.share_gpus, "0"))
+bool shares_gpus(const settings::Environment& environment) {
+  return settings::parse_boolean(host::value_of(environment, host::variables.share_gpus, "0"))
       .value_or(false);
 }
 
 void check_own_gpus(const std::string& where, int local_world_size,
-                    const plugins::Environment& environment) {
+                    const settings::Environment& environment) {
   const std::string list = host::value_of(environment, host::variables.cuda_visible_devices);
   const auto entries = static_cast<int>(split(list, ',').size());
   if (!list.empty() && entries < local_world_size) {
@@ -236,10 +236,10 @@ bool names_module(std::string_view text) {
 /// Checks how the launcher and its workers log, and passes the flags on to the workers. The words
 /// themselves have been applied before planning began.
 void read_log(Draft& draft, WorkerVariables& workers) {
-  const auto is_flag = [&](plugins::SettingKey key) {
+  const auto is_flag = [&](settings::SettingKey key) {
     return draft.settings.source(key).kind == Source::Kind::flag;
   };
-  const auto read = [&](plugins::SettingKey key, const host::OwnVariable& variable) {
+  const auto read = [&](settings::SettingKey key, const host::OwnVariable& variable) {
     read_variable(draft, key, std::string(variable.name));
     if (is_flag(key)) {
       workers.set[std::string(variable.name)] = draft.settings.choice(key);

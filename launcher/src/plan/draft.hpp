@@ -7,7 +7,7 @@
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "acc/launcher/setting_keys.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/settings/faults.hpp"
 #include "plan/output_values.hpp"
 #include "plan/program_command.hpp"
 
@@ -28,8 +28,8 @@ namespace acc::launcher::plan {
 /// They throw Error for faults that the user can correct. The inputs are references and must
 /// outlive the draft.
 struct Draft {
-  Draft(const Flags& given_flags, const plugins::Environment& parent, const HostFacts& host,
-        std::span<const plugins::SettingRow> table)
+  Draft(const Flags& given_flags, const settings::Environment& parent, const HostFacts& host,
+        std::span<const settings::SettingRow> table)
       : flags(given_flags),
         environment(parent),
         facts(host),
@@ -37,21 +37,21 @@ struct Draft {
         faults(given_flags.faults) {}
 
   const Flags& flags;
-  const plugins::Environment& environment;
+  const settings::Environment& environment;
   const HostFacts& facts;
-  plugins::Settings settings;
+  settings::Settings settings;
   std::vector<std::string> notices;
-  plugins::Faults faults;  ///< at first those of the command line
+  settings::Faults faults;  ///< at first those of the command line
 
   void notice(std::string line) { notices.push_back(std::move(line)); }
   void notice_all(const std::vector<std::string>& lines);
 
   /// Returns the value of a setting with its origin: the flag or variable that it came from, or the
   /// flag that would set it.
-  [[nodiscard]] Sourced<std::string> given(plugins::SettingKey key) const;
+  [[nodiscard]] Sourced<std::string> given(settings::SettingKey key) const;
 
   /// Returns the origin of a setting for messages: `c.yaml:3: zero_stage`, or a flag or variable.
-  [[nodiscard]] std::string place(plugins::SettingKey key) const;
+  [[nodiscard]] std::string place(settings::SettingKey key) const;
 
   /// Runs a stage and returns its result. If the stage throws Error, adds a fault and returns the
   /// default, so that the stages after it can report their faults too.
@@ -65,7 +65,7 @@ struct Draft {
 
 /// Returns the rows of a front end's own table, followed by those that every front end has. A key
 /// of the own table is not repeated.
-std::vector<plugins::SettingRow> with_common_rows(std::span<const plugins::SettingRow> rows);
+std::vector<settings::SettingRow> with_common_rows(std::span<const settings::SettingRow> rows);
 
 /// Sets the values of all flags, and the engine. Adds a fault for each invalid one.
 void read_flags(Draft& draft);
@@ -74,7 +74,7 @@ void read_flags(Draft& draft);
 void read_engine(Draft& draft);
 
 /// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
-void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name);
+void read_variable(Draft& draft, settings::SettingKey key, const std::string& name);
 
 /// torchrun's variable for the shutdown timeout. It is read before that of torch itself, by front
 /// ends whose original starts workers with torchrun.
@@ -108,7 +108,7 @@ struct StatusEndpoint {
 };
 
 /// Reads PORT or HOST:PORT; empty if it is not given. Throws Error(config).
-std::optional<StatusEndpoint> status_endpoint(const plugins::Settings& settings);
+std::optional<StatusEndpoint> status_endpoint(const settings::Settings& settings);
 
 /// Plans the destinations of the workers' output. With `log_of_each_rank`, a folder, all output
 /// goes to files there. Adds a notice with the path of log files in a temporary folder.
@@ -124,12 +124,12 @@ Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
 void load_package(Draft& draft, WorkerVariables& workers);
 
 /// True if ACC_SHARE_GPUS allows more workers than GPUs.
-bool shares_gpus(const plugins::Environment& environment);
+bool shares_gpus(const settings::Environment& environment);
 
 /// Throws Error(config) if CUDA_VISIBLE_DEVICES has fewer entries than the machine has workers that
 /// are to see one GPU each. `where` is the flag or variable that requests this.
 void check_own_gpus(const std::string& where, int local_world_size,
-                    const plugins::Environment& environment);
+                    const settings::Environment& environment);
 
 /// Reads how PROGRAM is to be interpreted, from the settings module and no_python.
 ProgramKind read_program_kind(const Draft& draft);

@@ -28,13 +28,13 @@ InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLa
                                             gpus_are_visible ? "cuda" : "cpu");
   variables.set[kDeviceVariable] = device;
   InheritedSettings inherited = {
-      .device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu,
+      .device = device == "cuda" ? settings::Device::cuda : settings::Device::cpu,
       .variables = std::move(variables)};
   const LaunchPlan workers = {
       .identity = identity, .layout = layout, .variables = inherited.variables};
   // Reads the environment of the first worker with the code that libacc_runtime uses in the worker.
   try {
-    const auto settings = plugins::settings_from_environment(worker_environment(
+    const auto settings = settings::settings_from_environment(worker_environment(
         workers, planned_assignment(workers, 0), draft.environment, first_local_rank(layout)));
     inherited.sharding = settings.sharding;
     inherited.mode = mode_of(settings.origin);
@@ -46,9 +46,9 @@ InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLa
 
 std::set<std::string> names_of_settings() {
   std::set<std::string> names;
-  for (const plugins::SettingRow& row : plugins::settings_table()) {
-    if (plugins::reaches_workers(row)) {
-      names.insert(plugins::own_variable(row));
+  for (const settings::SettingRow& row : settings::settings_table()) {
+    if (settings::reaches_workers(row)) {
+      names.insert(settings::own_variable(row));
     }
   }
   return names;

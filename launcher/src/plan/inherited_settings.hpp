@@ -10,9 +10,9 @@ namespace acc::launcher::plan {
 
 /// Settings of workers whose front end has no flags for sharding.
 struct InheritedSettings {
-  plugins::Device device = plugins::Device::cpu;
+  settings::Device device = settings::Device::cpu;
   Mode mode = Mode::plain;
-  plugins::ShardingSettings sharding{};
+  settings::ShardingSettings sharding{};
   WorkerVariables variables{};  ///< with ACC_DEVICE
 };
 

@@ -4,7 +4,7 @@
 #include "plan/output_values.hpp"
 
 #include "acc/launcher/host_facts.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/settings/faults.hpp"
 
 #include <algorithm>
 #include <random>
@@ -13,7 +13,7 @@ namespace acc::launcher::plan {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Faults;
+using settings::Faults;
 using Streams = OutputPlan::Streams;
 
 constexpr Streams kBoth = 3;

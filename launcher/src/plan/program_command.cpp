@@ -28,7 +28,7 @@ bool is_executable(const fs::path& path) {
 
 /// Returns the path of an executable. A bare name is looked up in PATH, then in acclaunch's folder.
 /// A path is returned unchanged. Throws Error(no_program) or Error(not_executable).
-std::string find_executable(const std::string& program, const plugins::Environment& environment,
+std::string find_executable(const std::string& program, const settings::Environment& environment,
                             const HostFacts& facts) {
   if (program.find('/') == std::string::npos) {
     if (const auto found = find_in_path(program, environment, facts.working_directory)) {
@@ -103,7 +103,7 @@ bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts
 }
 
 std::optional<fs::path> find_in_path(const std::string& name,
-                                     const plugins::Environment& environment,
+                                     const settings::Environment& environment,
                                      const fs::path& working_directory) {
   const std::string path =
       host::value_of(environment, host::variables.path, "/usr/local/bin:/usr/bin:/bin");
@@ -127,7 +127,7 @@ void check_program(const Flags& flags, ProgramKind kind) {
   }
 }
 
-std::string python_named(const plugins::Environment& environment,
+std::string python_named(const settings::Environment& environment,
                          const fs::path& executable_directory) {
   const fs::path own = executable_directory / "python3";
   const bool in_virtual_environment =
@@ -136,7 +136,7 @@ std::string python_named(const plugins::Environment& environment,
                         in_virtual_environment ? own.string() : "python3");
 }
 
-std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
+std::string find_python(const settings::Environment& environment, const HostFacts& facts) {
   const std::string name = python_named(environment, facts.executable_directory);
   try {
     return find_executable(name, environment, facts);
@@ -148,7 +148,7 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 }
 
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
-                                         const plugins::Environment& environment,
+                                         const settings::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
   check_program(flags, kind);

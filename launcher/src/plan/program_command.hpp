@@ -29,24 +29,24 @@ bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts
 /// Returns the path of an executable in PATH, or empty. Relative folders in PATH are relative to
 /// `working_directory`.
 std::optional<std::filesystem::path> find_in_path(const std::string& name,
-                                                  const plugins::Environment& environment,
+                                                  const settings::Environment& environment,
                                                   const std::filesystem::path& working_directory);
 
 /// Returns the name or path of the Python interpreter: `$PYTHON_EXEC`, else that of the virtual
 /// environment in whose folder of programs acclaunch is installed, else python3.
-std::string python_named(const plugins::Environment& environment,
+std::string python_named(const settings::Environment& environment,
                          const std::filesystem::path& executable_directory);
 
 /// Returns the interpreter of `python_named`, found in PATH or next to acclaunch. Throws like
 /// `program_command`.
-std::string find_python(const plugins::Environment& environment, const HostFacts& facts);
+std::string find_python(const settings::Environment& environment, const HostFacts& facts);
 
 /// Returns the command line of the workers: `*.py` and modules run under `find_python`, other
 /// programs directly. A bare name is looked up in PATH, then in acclaunch's folder. Throws
 /// Error(no_program), if `flags` need the program, or Error(not_executable) if the program cannot
 /// be started.
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
-                                         const plugins::Environment& environment,
+                                         const settings::Environment& environment,
                                          const HostFacts& facts);
 
 /// Returns the commands to run on the machines, one line per machine, for an error message about a

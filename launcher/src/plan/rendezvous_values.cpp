@@ -5,9 +5,9 @@
 #include "plan/rendezvous_values.hpp"
 
 #include "acc/base/text.hpp"
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/settings.hpp"
 #include "acc/rendezvous/etcd_address.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace acc::launcher::plan {
 namespace {
 
-using plugins::Faults;
+using settings::Faults;
 
 constexpr std::chrono::seconds kStaticJoinTimeout{900};
 constexpr std::chrono::seconds kElasticJoinTimeout{600};
@@ -92,7 +92,7 @@ std::string unread_key(const std::string& where, const ConfKey& key, unsigned ba
 
 /// Parses seconds, possibly with a fraction, from 0.1 to 1e6.
 std::optional<std::chrono::milliseconds> read_fraction(const std::string& text) {
-  const auto value = plugins::parse_real(text);
+  const auto value = settings::parse_real(text);
   if (!value || *value < 0.1 || *value > 1e6) {
     return std::nullopt;
   }
@@ -107,7 +107,7 @@ std::string expected_conf_value(const ConfKey& key, const std::string& value) {
     case ConfKey::seconds: return number && *number > 0 ? "" : name + "=SECONDS, at least 1";
     case ConfKey::fraction: return read_fraction(value) ? "" : name + "=SECONDS, at least 0.1";
     case ConfKey::count: return number && *number > 0 ? "" : name + "=NUMBER, at least 1";
-    case ConfKey::boolean: return plugins::parse_boolean(value) ? "" : name + "=true or false";
+    case ConfKey::boolean: return settings::parse_boolean(value) ? "" : name + "=true or false";
     case ConfKey::store:
       return lower(value) == "tcp" ? "" : name + "=tcp: machines meet over the network";
     case ConfKey::protocol:
@@ -131,7 +131,7 @@ std::string unknown_conf_key(const std::string& where, std::string_view key) {
     known.push_back(each.name);
   }
   return where + ": unknown key " + std::string(key) + " has no effect" +
-         plugins::did_you_mean(key, known);
+         settings::did_you_mean(key, known);
 }
 
 /// The valid entries.
@@ -165,13 +165,13 @@ void set_times(const Conf& conf, RendezvousPlan& plan) {
                           .value_or(seconds_of(conf, "timeout").value_or(plan.join_timeout));
   plan.heartbeat_timeout = heartbeat_timeout(conf, plan.heartbeat_timeout);
   if (const auto found = conf.find("compare_arguments"); found != conf.end()) {
-    plan.compares_arguments = plugins::parse_boolean(found->second).value_or(true);
+    plan.compares_arguments = settings::parse_boolean(found->second).value_or(true);
   }
   if (elastic) {
     plan.last_call_timeout = seconds_of(conf, "last_call_timeout").value_or(plan.last_call_timeout);
     plan.close_timeout = seconds_of(conf, "close_timeout").value_or(plan.close_timeout);
     if (const auto found = conf.find("is_host"); found != conf.end()) {
-      plan.is_host = plugins::parse_boolean(found->second);
+      plan.is_host = settings::parse_boolean(found->second);
     }
   }
 }

@@ -39,8 +39,8 @@ RankSlot node_of(const LaunchPlan& plan, const Assignment& assignment) {
 }
 
 /// Returns torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
-plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment& assignment,
-                                       int local_rank) {
+settings::Environment torchrun_identity(const LaunchPlan& plan, const Assignment& assignment,
+                                        int local_rank) {
   const std::string local = std::to_string(local_rank);
   const std::string attempt = std::to_string(assignment.restart_count);
   const RankSlot node = node_of(plan, assignment);
@@ -66,8 +66,8 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
 }
 
 /// Returns the variables of DeepSpeed's launcher (0.19.8), whose CROSS_* count machines.
-plugins::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment& assignment,
-                                        int local_rank) {
+settings::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment& assignment,
+                                         int local_rank) {
   const RankSlot node = node_of(plan, assignment);
   return {
       {"RANK", rank_of(plan, assignment.first_rank, local_rank)},
@@ -81,14 +81,14 @@ plugins::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment
   };
 }
 
-plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assignment,
-                                 int local_rank) {
+settings::Environment identity_of(const LaunchPlan& plan, const Assignment& assignment,
+                                  int local_rank) {
   if (plan.identity == Identity::none) {
     return {};
   }
-  plugins::Environment identity = plan.identity == Identity::torchrun
-                                      ? torchrun_identity(plan, assignment, local_rank)
-                                      : deepspeed_identity(plan, assignment, local_rank);
+  settings::Environment identity = plan.identity == Identity::torchrun
+                                       ? torchrun_identity(plan, assignment, local_rank)
+                                       : deepspeed_identity(plan, assignment, local_rank);
   // acclaunch on machine 0 serves the TCPStore, so torch must not start one in rank 0: with this
   // variable every worker is a client.
   identity["TORCHELASTIC_USE_AGENT_STORE"] = "True";
@@ -106,7 +106,7 @@ std::string uneven_sizes(const RankSlot& node) {
 }
 
 /// Returns the only GPU that a worker with a virtual local rank sees.
-std::string own_gpu(const plugins::Environment& environment, int local_rank) {
+std::string own_gpu(const settings::Environment& environment, int local_rank) {
   const std::string list = host::value_of(environment, host::variables.cuda_visible_devices);
   const auto entries = split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
@@ -158,9 +158,9 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
           .restart_count = 0};
 }
 
-plugins::Environment environment_without_rank(const LaunchPlan& plan,
-                                              const plugins::Environment& parent) {
-  plugins::Environment result = parent;
+settings::Environment environment_without_rank(const LaunchPlan& plan,
+                                               const settings::Environment& parent) {
+  settings::Environment result = parent;
   for (const std::string& name : plan.variables.removed) {
     result.erase(name);
   }
@@ -177,7 +177,7 @@ plugins::Environment environment_without_rank(const LaunchPlan& plan,
   // The flight record, the descriptor and the secret of an outer acclaunch are for its workers
   // only.
   for (const char* of_outer_acclaunch :
-       {flight::kRecordVariable, kReportVariable, plugins::kJobSecretVariable}) {
+       {flight::kRecordVariable, kReportVariable, settings::kJobSecretVariable}) {
     result.erase(of_outer_acclaunch);
   }
   result.erase(kLocalWorldSizesVariable);
@@ -187,9 +187,9 @@ plugins::Environment environment_without_rank(const LaunchPlan& plan,
   return result;
 }
 
-plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
-                                        const plugins::Environment& parent, int local_rank) {
-  plugins::Environment result = environment_without_rank(plan, parent);
+settings::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
+                                         const settings::Environment& parent, int local_rank) {
+  settings::Environment result = environment_without_rank(plan, parent);
   for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {
     result[name] = value;
   }
@@ -200,7 +200,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result[kTraceVariable] = trace_file(plan.output, assignment.machine_rank);
   }
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
-    result[plugins::kJobSecretVariable] = assignment.secret;
+    result[settings::kJobSecretVariable] = assignment.secret;
   }
   if (std::string sizes = uneven_sizes(node_of(plan, assignment)); !sizes.empty()) {
     result[kLocalWorldSizesVariable] = std::move(sizes);

@@ -6,7 +6,7 @@
 
 #include "acc/base/text.hpp"
 #include "acc/base/variables.hpp"
-#include "acc/plugins/settings_table.hpp"
+#include "acc/settings/settings_table.hpp"
 #include "host/own_variables.hpp"
 #include "remote_launch/start_message.hpp"
 
@@ -34,7 +34,8 @@ std::string remote_command(const std::string& executable, const std::string& arg
          quoted(executable) + (arguments.empty() ? "" : " " + arguments);
 }
 
-StartMessage message_for(const RemoteLaunchPlan& plan, std::vector<plugins::Environment> machines) {
+StartMessage message_for(const RemoteLaunchPlan& plan,
+                         std::vector<settings::Environment> machines) {
   return {.working_directory = plan.working_directory,
           .arguments = plan.arguments,
           .environment = plan.environment,
@@ -73,7 +74,7 @@ std::vector<std::string> ssh_words(const RemoteLaunchPlan& plan, const std::stri
 
 ClientCommand ssh_command(const RemoteLaunchPlan& plan, std::size_t rank,
                           const std::string& folder) {
-  plugins::Environment own = plan.machines[rank].variables;
+  settings::Environment own = plan.machines[rank].variables;
   own[std::string(host::variables.control.name)] = "stdin";
   const std::string log_file = folder + "/ssh." + std::to_string(rank);
   return {.name = name_of(plan, rank),
@@ -88,7 +89,7 @@ ClientCommand ssh_command(const RemoteLaunchPlan& plan, std::size_t rank,
 /// time.
 ClientCommand pdsh_command(const RemoteLaunchPlan& plan, const std::string& folder) {
   std::string hosts;
-  std::vector<plugins::Environment> machines;
+  std::vector<settings::Environment> machines;
   for (const RemoteMachine& machine : plan.machines) {
     hosts += (hosts.empty() ? "" : ",") + machine.name;
     machines.push_back(machine.variables);
@@ -168,12 +169,12 @@ constexpr std::string_view kOwn =
     "BASH_FUNC_* _ SUDO_* SLURM* INVOCATION_ID JOURNAL_STREAM NOTIFY_SOCKET OMPI_COMM_* PMI_* "
     "PMIX_* FLUX_* LOCAL_RANK";
 constexpr std::array kOwnElsewhere = {std::string_view(kCudaVisibleVariable),
-                                      std::string_view(plugins::kJobSecretVariable),
+                                      std::string_view(settings::kJobSecretVariable),
                                       host::variables.control.name};
 
 bool is_own(std::string_view name) {
   const auto names_it = [name](std::string_view pattern) {
-    return plugins::matches(name, pattern);
+    return settings::matches(name, pattern);
   };
   return std::ranges::any_of(split(kOwn, ' '), names_it) ||
          std::ranges::any_of(kOwnElsewhere, names_it);
@@ -181,9 +182,9 @@ bool is_own(std::string_view name) {
 
 }  // namespace
 
-plugins::Environment environment_for_other_machines(const plugins::Environment& own,
-                                                    RemoteLaunchPlan::Means means) {
-  plugins::Environment carried;
+settings::Environment environment_for_other_machines(const settings::Environment& own,
+                                                     RemoteLaunchPlan::Means means) {
+  settings::Environment carried;
   for (const auto& [name, value] : own) {
     if (means != RemoteLaunchPlan::Means::srun && !is_own(name)) {
       carried.emplace(name, value);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/launcher/remote_launch_plan.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <string>
 #include <vector>
@@ -14,11 +14,11 @@ struct ClientCommand {
   std::string name;  ///< "machine 2 (node2)", "the machines"
   /// The program's bare name, then its arguments.
   std::vector<std::string> words;
-  plugins::Environment environment{};  ///< in addition to this process's environment
-  std::string first_input{};           ///< start message; precedes the control messages
-  bool is_controlled = true;           ///< receives control messages on its standard input
-  std::string input_file{};            ///< file to write `first_input` to instead; empty: none
-  std::string log_file{};              ///< file for ssh's own error messages; empty: none
+  settings::Environment environment{};  ///< in addition to this process's environment
+  std::string first_input{};            ///< start message; precedes the control messages
+  bool is_controlled = true;            ///< receives control messages on its standard input
+  std::string input_file{};             ///< file to write `first_input` to instead; empty: none
+  std::string log_file{};               ///< file for ssh's own error messages; empty: none
 };
 
 /// Returns one command per machine, by machine rank, or one for all machines. `folder` is for log
@@ -29,7 +29,7 @@ std::vector<ClientCommand> client_commands(const RemoteLaunchPlan& plan, const s
 /// Returns the part of this process's environment that is passed on to other machines: everything
 /// except variables that belong to this host, session or job. Empty for srun, which passes on the
 /// whole environment itself.
-plugins::Environment environment_for_other_machines(const plugins::Environment& own,
-                                                    RemoteLaunchPlan::Means means);
+settings::Environment environment_for_other_machines(const settings::Environment& own,
+                                                     RemoteLaunchPlan::Means means);
 
 }  // namespace acc::launcher::remote_launch

@@ -26,7 +26,7 @@ namespace acc::launcher::remote_launch {
 /// loop's thread.
 class RemoteJob {
  public:
-  RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment,
+  RemoteJob(const LaunchPlan& plan, const settings::Environment& environment,
             supervision::Guard guard);
   /// Runs until all clients have ended. Returns the exit status of the job.
   int run();
@@ -79,7 +79,7 @@ class RemoteJob {
   }
 
   const LaunchPlan& plan_;
-  const plugins::Environment& environment_;
+  const settings::Environment& environment_;
   supervision::Runner runner_;
   std::string log_folder_;
   std::deque<Client> clients_;

@@ -43,7 +43,7 @@ namespace {
 constexpr std::ptrdiff_t kMostAtOnce = 64;
 
 /// Returns the path of a client. Throws Error(not_found) if it is not installed.
-std::string path_of(const std::string& program, const plugins::Environment& environment,
+std::string path_of(const std::string& program, const settings::Environment& environment,
                     const std::filesystem::path& working_directory) {
   const auto path = plan::find_in_path(program, environment, working_directory);
   if (!path) {
@@ -56,17 +56,17 @@ std::string path_of(const std::string& program, const plugins::Environment& envi
 
 /// True if the job needs a token and the user has given none. A c10d job needs one unless the user
 /// waives it, because its machines connect to servers of each other.
-bool needs_new_token(const LaunchPlan& plan, const plugins::Environment& environment) {
+bool needs_new_token(const LaunchPlan& plan, const settings::Environment& environment) {
   const bool is_wanted = plan.settings.boolean("secure"_key) ||
                          (plan.rendezvous.backend == RendezvousPlan::Backend::c10d &&
                           !plan.settings.boolean("insecure"_key));
-  return is_wanted && plugins::variable(environment, kTokenVariable).empty() &&
-         plugins::variable(environment, kTokenFileVariable).empty();
+  return is_wanted && settings::variable(environment, kTokenVariable).empty() &&
+         settings::variable(environment, kTokenFileVariable).empty();
 }
 
 /// Returns the plan of the start with the variables that are passed on from this process, and a
 /// token for the job if it needs one. Variables of the plan take precedence.
-RemoteLaunchPlan with_carried(const LaunchPlan& plan, const plugins::Environment& environment) {
+RemoteLaunchPlan with_carried(const LaunchPlan& plan, const settings::Environment& environment) {
   RemoteLaunchPlan start = *plan.start;
   if (needs_new_token(plan, environment)) {
     start.environment[kTokenVariable] = random_token();
@@ -90,7 +90,7 @@ std::string last_line_of(const std::string& file) {
 
 }  // namespace
 
-RemoteJob::RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment,
+RemoteJob::RemoteJob(const LaunchPlan& plan, const settings::Environment& environment,
                      supervision::Guard guard)
     : plan_(plan),
       environment_(environment),
@@ -255,7 +255,7 @@ int RemoteJob::exit_status() const {
   return job_status(ends, stop_ ? 128 + *stop_ : 1);
 }
 
-int start_machines(const LaunchPlan& plan, const plugins::Environment& environment,
+int start_machines(const LaunchPlan& plan, const settings::Environment& environment,
                    supervision::Guard guard) {
   return RemoteJob(plan, environment, std::move(guard)).run();
 }

@@ -11,7 +11,7 @@ namespace acc::launcher::remote_launch {
 /// without waiting for it. Returns the exit status that the machines agreed on, or 2 if a machine
 /// could not be started. If this process or the ones above it (`Guard`) die, the machines see the
 /// end of their connections and end their workers.
-int start_machines(const LaunchPlan& plan, const plugins::Environment& environment,
+int start_machines(const LaunchPlan& plan, const settings::Environment& environment,
                    supervision::Guard guard);
 
 }  // namespace acc::launcher::remote_launch

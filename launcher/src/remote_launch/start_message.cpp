@@ -49,7 +49,7 @@ bool is_variable(const std::string& name, const std::string& value) {
          name.find('=') == std::string::npos;
 }
 
-void check(const plugins::Environment& environment) {
+void check(const settings::Environment& environment) {
   for (const auto& [name, value] : environment) {
     if (!is_variable(name, value)) {
       throw not_understood("a variable " + name);
@@ -72,7 +72,7 @@ StartMessage from_bytes(const std::vector<std::uint8_t>& bytes) {
     throw not_understood(error.what());
   }
   check(message.environment);
-  for (const plugins::Environment& machine : message.machines) {
+  for (const settings::Environment& machine : message.machines) {
     check(machine);
   }
   return message;
@@ -114,7 +114,7 @@ std::size_t length_in(std::string_view head) {
   return length;
 }
 
-void set_all(const plugins::Environment& environment) {
+void set_all(const settings::Environment& environment) {
   for (const auto& [name, value] : environment) {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
@@ -175,7 +175,7 @@ std::size_t machine_number(const std::string& word) {
 
 }  // namespace
 
-bool was_started(const plugins::Environment& environment) {
+bool was_started(const settings::Environment& environment) {
   return host::is_controlled(environment) ||
          !host::value_of(environment, host::variables.machine_rank).empty();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <chrono>
 #include <span>
@@ -13,9 +13,9 @@ namespace acc::launcher::remote_launch {
 /// Command line, directory and environment for an acclaunch on another machine.
 struct StartMessage {
   std::string working_directory;
-  std::vector<std::string> arguments;          ///< front end's name first
-  plugins::Environment environment;            ///< added to the environment on the machine
-  std::vector<plugins::Environment> machines;  ///< additional variables of each machine
+  std::vector<std::string> arguments;           ///< front end's name first
+  settings::Environment environment;            ///< added to the environment on the machine
+  std::vector<settings::Environment> machines;  ///< additional variables of each machine
 
   bool operator==(const StartMessage&) const = default;
 };
@@ -36,7 +36,7 @@ void enter(const StartMessage& message, std::size_t machine);
 constexpr std::string_view kRemoteCommand = "remote";
 
 /// True if another acclaunch started this launcher.
-bool was_started(const plugins::Environment& environment);
+bool was_started(const settings::Environment& environment);
 
 /// Implements `acclaunch remote [MACHINE]`, the command that another acclaunch runs on this
 /// machine. Reads the start message from standard input, changes to its directory, sets its

@@ -17,7 +17,7 @@
 namespace acc::launcher::torchrun_cli {
 namespace {
 
-using plugins::SettingRow;
+using settings::SettingRow;
 
 /// Where the machines meet, and the rank of this one if it is given.
 struct Meeting {
@@ -33,9 +33,9 @@ void read_variables(plan::Draft& draft) {
       draft.faults.collect([&] { plan::read_variable(draft, row, std::string(row.environment)); });
     }
   }
-  for (const plugins::RefusedFlag& flag : torchrun_front_end().refused) {
+  for (const settings::RefusedFlag& flag : torchrun_front_end().refused) {
     const std::string name = "PET_" + upper(flag.key);
-    if (!plugins::variable(draft.environment, name).empty()) {
+    if (!settings::variable(draft.environment, name).empty()) {
       draft.faults.add(name + ": " + std::string(flag.reason));
     }
   }
@@ -56,7 +56,7 @@ int count_named(const plan::Draft& draft, const Sourced<std::string>& word) {
     throw Error(Errc::device, word.where + " gpu asks for GPUs, but none is visible");
   }
   throw Error(Errc::config, word.where + " must be a number, auto, cpu or gpu, got \"" +
-                                word.value + "\"" + plugins::did_you_mean(word.value, kWords));
+                                word.value + "\"" + settings::did_you_mean(word.value, kWords));
 }
 
 int count_local_workers(const plan::Draft& draft) {
@@ -91,8 +91,8 @@ bool is_standalone(const plan::Draft& draft, plan::MachineRange machines) {
 
 /// Plans a rendezvous of one machine: a store on localhost at a free port.
 Meeting stand_alone(plan::Draft& draft) {
-  for (const plugins::SettingKey key : {"rdzv_backend"_key, "rdzv_endpoint"_key, "rdzv_id"_key,
-                                        "node_rank"_key, "master_addr"_key, "master_port"_key}) {
+  for (const settings::SettingKey key : {"rdzv_backend"_key, "rdzv_endpoint"_key, "rdzv_id"_key,
+                                         "node_rank"_key, "master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with a single standalone machine");
     }
@@ -144,7 +144,7 @@ std::string read_etcd(const plan::Draft& draft) {
 
 /// Plans the c10d rendezvous: a daemon or a machine at --rdzv-endpoint assigns the ranks.
 Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
-  for (const plugins::SettingKey key : {"master_addr"_key, "master_port"_key}) {
+  for (const settings::SettingKey key : {"master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with c10d, which assigns addresses");
     }
@@ -236,7 +236,7 @@ void limit_threads(plan::Draft& draft, int local_world_size, WorkerVariables& va
 
 // FrontEnd::plan of the torchrun front end. Each value comes from the flag, else from the variable
 // PET_<FLAG>, else from the default.
-LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
+LaunchPlan plan_torchrun(const Flags& flags, const settings::Environment& environment,
                          const HostFacts& facts) {
   plan::Draft draft(flags, environment, facts, torchrun_front_end().table);
   read_variables(draft);
@@ -275,7 +275,7 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   const auto gpus = static_cast<int>(facts.visible_gpus.size());
   plan::InheritedSettings inherited =
       plan::inherit_settings(draft, Identity::torchrun, layout, {}, gpus > 0);
-  const bool on_gpus = inherited.device == plugins::Device::cuda;
+  const bool on_gpus = inherited.device == settings::Device::cuda;
   if (on_gpus && layout.local_world_size > gpus && !virtual_local_rank) {
     draft.notice(std::to_string(layout.local_world_size) + " workers on " + std::to_string(gpus) +
                  (gpus == 1 ? " GPU" : " GPUs"));
@@ -319,8 +319,8 @@ constexpr std::string_view kUsage =
     "worker that failed.\n";
 
 constexpr std::array kRefused = {
-    plugins::RefusedFlag{"logs_specs",
-                         "it names a Python object; use --log-dir, --redirects and --tee"},
+    settings::RefusedFlag{"logs_specs",
+                          "it names a Python object; use --log-dir, --redirects and --tee"},
 };
 
 }  // namespace

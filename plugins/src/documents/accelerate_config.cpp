@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/accelerate_config.hpp"
+#include "acc/documents/accelerate_config.hpp"
 
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 
 #include <algorithm>
 #include <array>
 #include <map>
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 // Reading of Accelerate's configuration file. Every key is looked up in the settings table. A key
@@ -46,7 +48,7 @@ constexpr std::array kUnsupportedKeys = {
 const UnsupportedKey* find_unsupported(std::string_view key) {
   const auto* found = std::ranges::find_if(kUnsupportedKeys, [&](const UnsupportedKey& entry) {
     const auto names = split(entry.keys, '|');
-    return std::ranges::any_of(names, [&](auto each) { return matches(key, each); });
+    return std::ranges::any_of(names, [&](auto each) { return settings::matches(key, each); });
   });
   return found == kUnsupportedKeys.end() ? nullptr : found;
 }
@@ -54,7 +56,7 @@ const UnsupportedKey* find_unsupported(std::string_view key) {
 /// An older name of a setting, which Accelerate no longer writes.
 struct Renamed {
   std::string_view old_key;
-  SettingKey key;
+  settings::SettingKey key;
 };
 constexpr std::array kRenamedKeys = {
     Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"_key},
@@ -66,9 +68,9 @@ constexpr std::array kRenamedKeys = {
 };
 
 /// Returns the place where keys of a section belong, for a message.
-std::string place_of(Section section) {
-  return section == Section::zero ? "the file that deepspeed_config_file names"
-                                  : std::string(block_of(section));
+std::string place_of(settings::Section section) {
+  return section == settings::Section::zero ? "the file that deepspeed_config_file names"
+                                            : std::string(settings::block_of(section));
 }
 
 bool contains(const auto& words, std::string_view word) {
@@ -77,20 +79,21 @@ bool contains(const auto& words, std::string_view word) {
 
 /// True if the setting's flag takes several words joined by commas, so that the file may hold a
 /// list.
-bool takes_list(const SettingRow& row) {
-  return row.type == Type::list || row.type == Type::text;
+bool takes_list(const settings::SettingRow& row) {
+  return row.type == settings::Type::list || row.type == settings::Type::text;
 }
 
 /// True for a setting that Accelerate does not have: its value is checked also where those of
 /// Accelerate are left to the program, and it has no `auto`.
-bool is_ours(const SettingRow& row) {
-  return std::ranges::find(kOfEveryFrontEnd, SettingKey(row)) != kOfEveryFrontEnd.end();
+bool is_ours(const settings::SettingRow& row) {
+  return std::ranges::find(settings::kOfEveryFrontEnd, settings::SettingKey(row)) !=
+         settings::kOfEveryFrontEnd.end();
 }
 
 /// Returns the text of a scalar, or the items of a list joined by commas as on the command line.
 /// YAML reads a plain `no` as false; for a choice that has the value `no` it is turned back.
-std::string value_text(const Node& node, const SettingRow& row) {
-  if (node.kind == Node::Kind::boolean && row.type == Type::choice) {
+std::string value_text(const Node& node, const settings::SettingRow& row) {
+  if (node.kind == Node::Kind::boolean && row.type == settings::Type::choice) {
     return node.text == "false" ? "no" : node.text;
   }
   if (node.kind != Node::Kind::list) {
@@ -106,7 +109,8 @@ std::string value_text(const Node& node, const SettingRow& row) {
 /// Reads one file into settings. Used once.
 class AccelerateConfigImporter {
  public:
-  AccelerateConfigImporter(Settings& settings, const AccelerateConfigRules& rules, Faults& faults)
+  AccelerateConfigImporter(settings::Settings& settings, const AccelerateConfigRules& rules,
+                           settings::Faults& faults)
       : settings_(settings), rules_(rules), faults_(faults) {}
 
   AccelerateConfig read(const Document& document) {
@@ -136,8 +140,8 @@ class AccelerateConfigImporter {
       refuse_unless_empty(key, node, *other);
     } else if (contains(kConfigBlocks, key)) {
       read_block(key, node);
-    } else if (const SettingRow* row = find_setting(key);
-               row != nullptr && row->section == Section::launch && row->in_file) {
+    } else if (const settings::SettingRow* row = settings::find_setting(key);
+               row != nullptr && row->section == settings::Section::launch && row->in_file) {
       set(*row, node);
     } else {
       unknown_top(key, node);
@@ -178,7 +182,7 @@ class AccelerateConfigImporter {
     } else {
       faults_.add(node->where +
                   ": distributed_type must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED, got \"" +
-                  node->text + "\"" + did_you_mean(name, kModes));
+                  node->text + "\"" + settings::did_you_mean(name, kModes));
     }
   }
 
@@ -196,16 +200,16 @@ class AccelerateConfigImporter {
   void read_old_keys(const Node& root) {
     const Node* fp16 = root.find("fp16");
     if (fp16 != nullptr && fp16->text == "true" && root.find("mixed_precision") == nullptr) {
-      set(*find_setting("mixed_precision"_key.name()), Node{.kind = Node::Kind::string,
-                                                            .text = "fp16",
-                                                            .items = {},
-                                                            .entries = {},
-                                                            .where = fp16->where});
+      set(*settings::find_setting("mixed_precision"_key.name()), Node{.kind = Node::Kind::string,
+                                                                      .text = "fp16",
+                                                                      .items = {},
+                                                                      .entries = {},
+                                                                      .where = fp16->where});
       renamed(*fp16, "fp16: true", "mixed_precision: fp16");
     }
     const Node* dynamo = root.find("dynamo_backend");
     if (dynamo != nullptr && root.find("dynamo_config") == nullptr) {
-      set(*find_setting("dynamo_backend"_key.name()), *dynamo);
+      set(*settings::find_setting("dynamo_backend"_key.name()), *dynamo);
     }
   }
 
@@ -213,18 +217,18 @@ class AccelerateConfigImporter {
   /// block or only a flag; else suggests a similar key.
   void unknown_top(const std::string& key, const Node& node) {
     std::vector<std::string_view> known(kConfigBlocks.begin(), kConfigBlocks.end());
-    for (const SettingRow& row : settings_table()) {
-      if (row.section == Section::launch && row.in_file) {
+    for (const settings::SettingRow& row : settings::settings_table()) {
+      if (row.section == settings::Section::launch && row.in_file) {
         known.push_back(row.key);
       }
     }
     known.insert(known.end(), {"distributed_type", "compute_environment"});
-    const SettingRow* row = find_setting(key);
-    const bool misplaced = row != nullptr && row->section != Section::launch;
+    const settings::SettingRow* row = settings::find_setting(key);
+    const bool misplaced = row != nullptr && row->section != settings::Section::launch;
     faults_.add(node.where + ": unknown key \"" + key + "\"" +
                 (misplaced        ? "; it belongs in " + place_of(row->section)
                  : row != nullptr ? "; only the flag --" + key + " exists"
-                                  : did_you_mean(key, known)));
+                                  : settings::did_you_mean(key, known)));
   }
 
   void read_block(const std::string& name, const Node& block) {
@@ -248,7 +252,7 @@ class AccelerateConfigImporter {
     if (block == "deepspeed_config") {
       result_.deepspeed_fields.push_back(key);
     }
-    if (const SettingRow* row = inner_row(block, key, rules_.checks_inner_keys)) {
+    if (const settings::SettingRow* row = inner_row(block, key, rules_.checks_inner_keys)) {
       if (row->key != key && prefix_of(block) + key != row->key) {
         renamed(node, key, std::string(row->key));
       }
@@ -261,7 +265,7 @@ class AccelerateConfigImporter {
 
   /// Refuses a setting that the file gives twice with different values, under two of its names:
   /// with and without the prefix, or under an old name.
-  void check_given_once(const SettingRow& row, const std::string& key, const Node& node) {
+  void check_given_once(const settings::SettingRow& row, const std::string& key, const Node& node) {
     const auto [first, is_new] = found_.try_emplace(row.key, key, &node);
     const auto& [other_key, other] = first->second;
     if (!is_new && rules_.checks_inner_keys && value_text(node, row) != value_text(*other, row)) {
@@ -283,22 +287,22 @@ class AccelerateConfigImporter {
   }
 
   /// True if the setting may be given in this block.
-  static bool belongs(const SettingRow& row, const std::string& block) {
+  static bool belongs(const settings::SettingRow& row, const std::string& block) {
     if (row == "mpirun_hostfile"_key) {
       return block == "mpirun_config";
     }
-    return row.in_file && block_of(row.section) == block;
+    return row.in_file && settings::block_of(row.section) == block;
   }
 
   /// Returns the row of a key inside a block, or nullptr. The key may lack the block's prefix.
   /// old_names: accept names of kRenamedKeys.
-  static const SettingRow* inner_row(const std::string& block, const std::string& key,
-                                     bool old_names) {
+  static const settings::SettingRow* inner_row(const std::string& block, const std::string& key,
+                                               bool old_names) {
     for (const std::string& candidate : {key, prefix_of(block) + key}) {
       const auto* renaming = std::ranges::find(kRenamedKeys, candidate, &Renamed::old_key);
       const bool is_old = old_names && renaming != kRenamedKeys.end();
-      const SettingRow* row =
-          find_setting(is_old ? renaming->key.name() : std::string_view(candidate));
+      const settings::SettingRow* row =
+          settings::find_setting(is_old ? renaming->key.name() : std::string_view(candidate));
       if (row != nullptr && belongs(*row, block)) {
         return row;
       }
@@ -308,14 +312,14 @@ class AccelerateConfigImporter {
 
   void unknown_inner(const std::string& block, const std::string& key, const Node& node) {
     std::vector<std::string_view> known;
-    for (const SettingRow& row : settings_table()) {
+    for (const settings::SettingRow& row : settings::settings_table()) {
       if (belongs(row, block)) {
         known.push_back(row.key);
       }
     }
-    std::string correction = did_you_mean(key, known);
+    std::string correction = settings::did_you_mean(key, known);
     if (correction.empty()) {
-      correction = did_you_mean(prefix_of(block) + key, known);
+      correction = settings::did_you_mean(prefix_of(block) + key, known);
     }
     faults_.add(node.where + ": unknown key \"" + key + "\" in " + block + correction);
   }
@@ -326,14 +330,14 @@ class AccelerateConfigImporter {
   }
 
   /// Stores a value, unless it is empty or left open. A wrong value is a fault.
-  void set(const SettingRow& row, const Node& node) {
+  void set(const settings::SettingRow& row, const Node& node) {
     if (node.is_empty()) {
       return;
     }
     const bool is_list = node.kind == Node::Kind::list;
     if (node.kind == Node::Kind::map || (is_list && !takes_list(row))) {
-      fault(row, node.where + ": " + std::string(row.key) + " must be " + expected_value(row) +
-                     ", got a " + (is_list ? "list" : "block"));
+      fault(row, node.where + ": " + std::string(row.key) + " must be " +
+                     settings::expected_value(row) + ", got a " + (is_list ? "list" : "block"));
       return;
     }
     const std::string text = value_text(node, row);
@@ -343,22 +347,22 @@ class AccelerateConfigImporter {
       return;
     }
     try {
-      settings_.set(row, text, {Source::Kind::file, node.where});
+      settings_.set(row, text, {settings::Source::Kind::file, node.where});
     } catch (const Error& error) {
       fault(row, error.what());
     }
   }
 
-  void fault(const SettingRow& row, const std::string& sentence) {
+  void fault(const settings::SettingRow& row, const std::string& sentence) {
     if (rules_.checks_values || is_ours(row)) {
       faults_.add(sentence);
       result_.faulty_keys.emplace(row.key);
     }
   }
 
-  Settings& settings_;
+  settings::Settings& settings_;
   const AccelerateConfigRules& rules_;
-  Faults& faults_;
+  settings::Faults& faults_;
   AccelerateConfig result_;
   /// Settings found in blocks so far: the key as written in the file, and the value.
   std::map<std::string_view, std::pair<std::string, const Node*>> found_;
@@ -366,16 +370,17 @@ class AccelerateConfigImporter {
 
 }  // namespace
 
-AccelerateConfig read_accelerate_config(const Document& document, Settings& settings,
-                                        const AccelerateConfigRules& rules, Faults& faults) {
+AccelerateConfig read_accelerate_config(const Document& document, settings::Settings& settings,
+                                        const AccelerateConfigRules& rules,
+                                        settings::Faults& faults) {
   return AccelerateConfigImporter(settings, rules, faults).read(document);
 }
 
-AccelerateConfig apply_accelerate_config(const Document& document, Settings& settings) {
-  Faults faults;
+AccelerateConfig apply_accelerate_config(const Document& document, settings::Settings& settings) {
+  settings::Faults faults;
   AccelerateConfig config = read_accelerate_config(document, settings, {}, faults);
   faults.raise();
   return config;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,62 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents/config_writer.hpp"
 
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "documents/conversion.hpp"
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 /// Returns a value of an enumeration in the spelling of the settings.
 Node word_node(auto value) {
-  return Node::string(std::string(word_of(value).setting));
+  return Node::string(std::string(settings::word_of(value).setting));
 }
 
 /// Returns the ZeRO stage that is nearest to a strategy.
-int stage_of(Strategy strategy) {
+int stage_of(settings::Strategy strategy) {
   switch (strategy) {
-    case Strategy::no_shard: return 0;
-    case Strategy::shard_optimizer: return 1;
-    case Strategy::shard_grad_op:
-    case Strategy::hybrid_shard_zero2: return 2;
-    case Strategy::full_shard:
-    case Strategy::hybrid_shard: return 3;
+    case settings::Strategy::no_shard: return 0;
+    case settings::Strategy::shard_optimizer: return 1;
+    case settings::Strategy::shard_grad_op:
+    case settings::Strategy::hybrid_shard_zero2: return 2;
+    case settings::Strategy::full_shard:
+    case settings::Strategy::hybrid_shard: return 3;
   }
   return 0;
 }
 
 /// True if the strategy frees gathered weights after forward.
-bool reshards(Strategy strategy) {
-  return strategy == Strategy::full_shard || strategy == Strategy::hybrid_shard;
+bool reshards(settings::Strategy strategy) {
+  return strategy == settings::Strategy::full_shard || strategy == settings::Strategy::hybrid_shard;
 }
 
 /// Returns a value as a node of the setting's type.
-Node value_node(const SettingRow& row, std::string text) {
+Node value_node(const settings::SettingRow& row, std::string text) {
   switch (row.type) {
-    case Type::boolean: return Node::boolean(parse_boolean(text).value_or(false));
-    case Type::integer:
-    case Type::count:
-    case Type::real: return Node::number(std::move(text));
+    case settings::Type::boolean:
+      return Node::boolean(settings::parse_boolean(text).value_or(false));
+    case settings::Type::integer:
+    case settings::Type::count:
+    case settings::Type::real: return Node::number(std::move(text));
     default: return Node::string(std::move(text));
   }
 }
 
-Node offload_block(OffloadDevice device, const std::string& nvme_path) {
+Node offload_block(settings::OffloadDevice device, const std::string& nvme_path) {
   Node block = Node::map({{"device", word_node(device)}});
-  if (device == OffloadDevice::nvme) {
+  if (device == settings::OffloadDevice::nvme) {
     block.set("nvme_path", Node::string(nvme_path));
   }
   return block;
 }
 
-Node zero_block(const ShardingSettings& sharding) {
+Node zero_block(const settings::ShardingSettings& sharding) {
   const int stage = stage_of(sharding.strategy);
   Node block = Node::map({{"stage", Node::number(stage)}});
-  if (sharding.offload_optimizer != OffloadDevice::none) {
+  if (sharding.offload_optimizer != settings::OffloadDevice::none) {
     block.set("offload_optimizer",
               offload_block(sharding.offload_optimizer, sharding.offload_optimizer_nvme_path));
   }
-  if (sharding.offload_param != OffloadDevice::none) {
+  if (sharding.offload_param != settings::OffloadDevice::none) {
     block.set("offload_param",
               offload_block(sharding.offload_param, sharding.offload_param_nvme_path));
   }
@@ -71,29 +74,31 @@ Node zero_block(const ShardingSettings& sharding) {
 }
 
 /// True if the value of a setting has no meaning without another one.
-bool is_left_out(const SettingRow& row, const ShardingSettings& sharding) {
-  return (row == "fsdp_auto_wrap_policy"_key && sharding.wrap_policy == WrapPolicy::unset) ||
-         (row == "fsdp_min_num_params"_key && sharding.wrap_policy != WrapPolicy::size_based) ||
+bool is_left_out(const settings::SettingRow& row, const settings::ShardingSettings& sharding) {
+  return (row == "fsdp_auto_wrap_policy"_key &&
+          sharding.wrap_policy == settings::WrapPolicy::unset) ||
+         (row == "fsdp_min_num_params"_key &&
+          sharding.wrap_policy != settings::WrapPolicy::size_based) ||
          (row == "fsdp_activation_checkpointing_offload"_key &&
           !sharding.activation_checkpointing_offload);
 }
 
 }  // namespace
 
-void add_training(const Settings& settings, TrainingPlace place, Node& block) {
-  for (const SettingRow& row : settings.table()) {
+void add_training(const settings::Settings& settings, TrainingPlace place, Node& block) {
+  for (const settings::SettingRow& row : settings.table()) {
     const bool has_place = place == TrainingPlace::yaml_block ||
                            row.json.empty() == (place == TrainingPlace::beside_it);
-    if (row.section == Section::training && settings.given(row) && has_place) {
-      block.set(
-          place == TrainingPlace::deepspeed_file ? row.json : row.key,
-          value_node(row, row.type == Type::real ? settings.text(row) : settings.canonical(row)));
+    if (row.section == settings::Section::training && settings.given(row) && has_place) {
+      block.set(place == TrainingPlace::deepspeed_file ? row.json : row.key,
+                value_node(row, row.type == settings::Type::real ? settings.text(row)
+                                                                 : settings.canonical(row)));
     }
   }
 }
 
 // Accelerate's file has a key for each member that Accelerate has a variable for.
-Node fsdp_block(const ShardingSettings& sharding, int version) {
+Node fsdp_block(const settings::ShardingSettings& sharding, int version) {
   Node block = Node::map({{"fsdp_version", Node::number(version)}});
   if (version == 1) {
     block.set("fsdp_sharding_strategy", word_node(sharding.strategy));
@@ -102,28 +107,30 @@ Node fsdp_block(const ShardingSettings& sharding, int version) {
                                                 ? Node::number(sharding.reshard_size)
                                                 : Node::boolean(reshards(sharding.strategy)));
   }
-  for (const SettingRow& row : settings_table()) {
-    if (row.section == Section::fsdp && row.engine.setting != nullptr && !row.environment.empty() &&
-        !is_lost_in_fsdp(version, row) && !is_left_out(row, sharding)) {
+  for (const settings::SettingRow& row : settings::settings_table()) {
+    if (row.section == settings::Section::fsdp && row.engine.setting != nullptr &&
+        !row.environment.empty() && !is_lost_in_fsdp(version, row) && !is_left_out(row, sharding)) {
       if (std::string text = row.engine.setting(sharding); !text.empty()) {
         block.set(row.key, value_node(row, std::move(text)));
       }
     }
   }
-  block.set("fsdp_offload_params", Node::boolean(sharding.offload_param != OffloadDevice::none));
+  block.set("fsdp_offload_params",
+            Node::boolean(sharding.offload_param != settings::OffloadDevice::none));
   return block;
 }
 
-Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings) {
+Node deepspeed_block(const settings::ShardingSettings& sharding,
+                     const settings::Settings& settings) {
   const int stage = stage_of(sharding.strategy);
   Node block = Node::map({{"zero_stage", Node::number(stage)}});
   add_training(settings, TrainingPlace::yaml_block, block);
   block.set("offload_optimizer_device", word_node(sharding.offload_optimizer));
   block.set("offload_param_device", word_node(sharding.offload_param));
-  if (sharding.offload_optimizer == OffloadDevice::nvme) {
+  if (sharding.offload_optimizer == settings::OffloadDevice::nvme) {
     block.set("offload_optimizer_nvme_path", Node::string(sharding.offload_optimizer_nvme_path));
   }
-  if (sharding.offload_param == OffloadDevice::nvme) {
+  if (sharding.offload_param == settings::OffloadDevice::nvme) {
     block.set("offload_param_nvme_path", Node::string(sharding.offload_param_nvme_path));
   }
   block.set("zero3_init_flag", Node::boolean(sharding.zero3_init));
@@ -133,19 +140,20 @@ Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings)
   return block;
 }
 
-Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings) {
+Node deepspeed_json(const settings::ShardingSettings& sharding,
+                    const settings::Settings& settings) {
   Node root = Node::map({{"train_batch_size", Node::string("auto")},
                          {"train_micro_batch_size_per_gpu", Node::string("auto")},
                          {"gradient_accumulation_steps", Node::string("auto")}});
   add_training(settings, TrainingPlace::deepspeed_file, root);
-  if (sharding.mixed_precision == MixedPrecision::fp16) {
+  if (sharding.mixed_precision == settings::MixedPrecision::fp16) {
     root.set("fp16",
              Node::map({{"enabled", Node::boolean(true)}, {"auto_cast", Node::boolean(true)}}));
-  } else if (sharding.mixed_precision != MixedPrecision::no) {  // fp8 runs on top of bf16
+  } else if (sharding.mixed_precision != settings::MixedPrecision::no) {  // fp8 runs on top of bf16
     root.set("bf16", Node::map({{"enabled", Node::boolean(true)}}));
   }
   root.set("zero_optimization", zero_block(sharding));
   return root;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

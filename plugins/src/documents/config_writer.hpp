@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
-#include "acc/plugins/settings.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/documents/document.hpp"
+#include "acc/settings/settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 /// Writing of sharding settings as blocks of a configuration file.
-namespace acc::plugins {
+namespace acc::documents {
 
 /// The file to which settings of Section::training are written.
 enum class TrainingPlace {
@@ -15,17 +15,18 @@ enum class TrainingPlace {
   beside_it,       ///< an Accelerate file that names a DeepSpeed file: those without a key there
 };
 /// Adds the settings of Section::training that are given and belong to this place.
-void add_training(const Settings& settings, TrainingPlace place, Node& block);
+void add_training(const settings::Settings& settings, TrainingPlace place, Node& block);
 
 /// Returns `fsdp_config` for a version of FSDP. sharding: from `fsdp_sharding`.
-Node fsdp_block(const ShardingSettings& sharding, int version);
+Node fsdp_block(const settings::ShardingSettings& sharding, int version);
 
 /// Returns `deepspeed_config` of an Accelerate file. sharding: from `deepspeed_sharding`. Leaves
 /// out settings for which an Accelerate file has no key (hpZ).
-Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings);
+Node deepspeed_block(const settings::ShardingSettings& sharding,
+                     const settings::Settings& settings);
 
 /// Returns DeepSpeed's JSON file. Batch sizes are "auto", and so is the number of accumulation
 /// steps if the settings do not give it.
-Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings);
+Node deepspeed_json(const settings::ShardingSettings& sharding, const settings::Settings& settings);
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

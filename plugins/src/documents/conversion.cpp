@@ -2,30 +2,33 @@
 #include "documents/conversion.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/environment.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/environment.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
+#include "acc/settings/setting_rows.hpp"
 
 #include <algorithm>
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 // Reading of a configuration to convert, and the nearest sharding on the other side. Both sides
 // become ShardingSettings, the form in which the runtime gets them, so that a conversion keeps what
 // the workers would do instead of translating keys.
 
-bool is_hybrid(Strategy strategy) {
-  return strategy == Strategy::hybrid_shard || strategy == Strategy::hybrid_shard_zero2;
+bool is_hybrid(settings::Strategy strategy) {
+  return strategy == settings::Strategy::hybrid_shard ||
+         strategy == settings::Strategy::hybrid_shard_zero2;
 }
 
-int integer(const Settings& settings, SettingKey key) {
+int integer(const settings::Settings& settings, settings::SettingKey key) {
   return static_cast<int>(settings.integer(key));
 }
 
 /// Sets world_size and gpus_per_machine, each from the other if only one is known.
 void read_sizes(int gpus_per_machine, ConversionSource& source) {
-  const Settings& settings = source.settings;
+  const settings::Settings& settings = source.settings;
   const int machines = integer(settings, "num_machines"_key);
   source.world_size = integer(settings, "num_processes"_key);
   source.gpus_per_machine = gpus_per_machine;
@@ -38,11 +41,11 @@ void read_sizes(int gpus_per_machine, ConversionSource& source) {
 }
 
 void read_fsdp_sharding(ConversionSource& source) {
-  Settings& settings = source.settings;
-  if (std::string notice = settle_questionnaire_strategy(settings); !notice.empty()) {
+  settings::Settings& settings = source.settings;
+  if (std::string notice = settings::settle_questionnaire_strategy(settings); !notice.empty()) {
     source.notices.push_back(std::move(notice));
   }
-  const auto plugin = FullyShardedDataParallelPlugin::from_settings(settings);
+  const auto plugin = settings::FullyShardedDataParallelPlugin::from_settings(settings);
   const int shard = plugin.dp_shard_size.value_or(1);
   const int replicate = plugin.dp_replicate_size.value_or(1);
   const bool asks_size = shard > 1 || replicate > 1;
@@ -63,7 +66,7 @@ void read_fsdp_sharding(ConversionSource& source) {
     world_size = std::max({1, shard * replicate, reshard != nullptr ? *reshard : 1});
   }
   source.fsdp_version = plugin.fsdp_version.value();
-  source.sharding = sharding_settings(settings, "fsdp", world_size);
+  source.sharding = settings::sharding_settings(settings, "fsdp", world_size);
   if (is_hybrid(source.sharding.strategy)) {
     source.shard_size =
         source.sharding.shard_size > 0 ? source.sharding.shard_size : source.gpus_per_machine;
@@ -73,7 +76,7 @@ void read_fsdp_sharding(ConversionSource& source) {
 void read_deepspeed_sharding(ConversionSource& source) {
   const int hpz = integer(source.settings, "zero_hpz_partition_size"_key);
   const int world_size = source.world_size > 0 ? source.world_size : hpz;
-  source.sharding = sharding_settings(source.settings, "deepspeed", world_size);
+  source.sharding = settings::sharding_settings(source.settings, "deepspeed", world_size);
   source.shard_size =
       source.sharding.hpz_partition_size > 1 ? source.sharding.hpz_partition_size : 0;
 }
@@ -111,52 +114,54 @@ ConversionSource read_conversion_source(const ConversionInput& input) {
   return source;
 }
 
-ShardingSettings fsdp_sharding(const ConversionSource& source) {
-  ShardingSettings result = source.sharding;
+settings::ShardingSettings fsdp_sharding(const ConversionSource& source) {
+  settings::ShardingSettings result = source.sharding;
   if (source.is_fsdp) {
     return result;
   }
   // FSDP has no ZeRO-1, and offloads parameters and optimizer state together or not at all.
-  if (result.strategy == Strategy::shard_optimizer) {
-    result.strategy = Strategy::shard_grad_op;
+  if (result.strategy == settings::Strategy::shard_optimizer) {
+    result.strategy = settings::Strategy::shard_grad_op;
   }
   if (source.shard_size > 0) {
-    result.strategy = Strategy::hybrid_shard;
+    result.strategy = settings::Strategy::hybrid_shard;
   }
-  const bool offloads = result.offload_param != OffloadDevice::none ||
-                        result.offload_optimizer != OffloadDevice::none;
-  result.offload_param = offloads ? OffloadDevice::cpu : OffloadDevice::none;
+  const bool offloads = result.offload_param != settings::OffloadDevice::none ||
+                        result.offload_optimizer != settings::OffloadDevice::none;
+  result.offload_param = offloads ? settings::OffloadDevice::cpu : settings::OffloadDevice::none;
   result.offload_optimizer = result.offload_param;
   result.cpu_ram_efficient_loading = result.zero3_init;
-  result.wrap_policy = WrapPolicy::transformer_based;
-  result.state_dict_type = result.save_16bit_model ? StateDictType::full : StateDictType::sharded;
+  result.wrap_policy = settings::WrapPolicy::transformer_based;
+  result.state_dict_type =
+      result.save_16bit_model ? settings::StateDictType::full : settings::StateDictType::sharded;
   return result;
 }
 
-ShardingSettings deepspeed_sharding(const ConversionSource& source) {
-  ShardingSettings result = source.sharding;
+settings::ShardingSettings deepspeed_sharding(const ConversionSource& source) {
+  settings::ShardingSettings result = source.sharding;
   if (!source.is_fsdp) {
     return result;
   }
-  if (result.strategy == Strategy::hybrid_shard) {
+  if (result.strategy == settings::Strategy::hybrid_shard) {
     result.hpz_partition_size = source.shard_size;
-    result.strategy = Strategy::full_shard;
-  } else if (result.strategy == Strategy::hybrid_shard_zero2) {  // MiCS is gone from DeepSpeed
-    result.strategy = Strategy::shard_grad_op;
+    result.strategy = settings::Strategy::full_shard;
+  } else if (result.strategy ==
+             settings::Strategy::hybrid_shard_zero2) {  // MiCS is gone from DeepSpeed
+    result.strategy = settings::Strategy::shard_grad_op;
   } else if (result.reshard_size > 0) {
     result.hpz_partition_size = result.reshard_size;
   }
   // DeepSpeed offloads parameters, creates them sharded and gathers 16-bit weights only in stage 3.
-  const bool stage_3 = result.strategy == Strategy::full_shard;
+  const bool stage_3 = result.strategy == settings::Strategy::full_shard;
   if (!stage_3) {
-    result.offload_param = OffloadDevice::none;
+    result.offload_param = settings::OffloadDevice::none;
   }
-  if (result.strategy == Strategy::no_shard) {
-    result.offload_optimizer = OffloadDevice::none;
+  if (result.strategy == settings::Strategy::no_shard) {
+    result.offload_optimizer = settings::OffloadDevice::none;
   }
   result.zero3_init = result.cpu_ram_efficient_loading && stage_3;
-  result.save_16bit_model = stage_3 && result.state_dict_type == StateDictType::full;
+  result.save_16bit_model = stage_3 && result.state_dict_type == settings::StateDictType::full;
   return result;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

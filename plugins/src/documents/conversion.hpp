@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/accelerate_config.hpp"
-#include "acc/plugins/convert_config.hpp"
-#include "acc/plugins/deepspeed_json.hpp"
-#include "acc/plugins/settings.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/documents/accelerate_config.hpp"
+#include "acc/documents/convert_config.hpp"
+#include "acc/documents/deepspeed_json.hpp"
+#include "acc/settings/settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 /// The steps of a conversion: read a configuration, find its nearest counterpart in the target
 /// form, and list what is lost or changes.
-namespace acc::plugins {
+namespace acc::documents {
 
 /// A configuration that was read, with the sizes that it gives.
 struct ConversionSource {
-  Settings settings;
-  ShardingSettings sharding;
+  settings::Settings settings;
+  settings::ShardingSettings sharding;
   bool is_fsdp = false;
   int fsdp_version = 1;
   DeepSpeedFile deepspeed_file;  ///< its keys without a row in the settings table
@@ -29,15 +29,15 @@ ConversionSource read_conversion_source(const ConversionInput& input);
 
 /// Returns the sharding that FSDP offers nearest to the source's. Unchanged if the source is
 /// FSDP's.
-ShardingSettings fsdp_sharding(const ConversionSource& source);
+settings::ShardingSettings fsdp_sharding(const ConversionSource& source);
 /// Returns the sharding that DeepSpeed offers nearest to the source's. Unchanged if the source is
 /// DeepSpeed's.
-ShardingSettings deepspeed_sharding(const ConversionSource& source);
+settings::ShardingSettings deepspeed_sharding(const ConversionSource& source);
 
 /// True if this version of FSDP has no such setting.
-bool is_lost_in_fsdp(int version, SettingKey key);
+bool is_lost_in_fsdp(int version, settings::SettingKey key);
 
 /// Returns the conversion warnings: one line per setting that is lost or changes its meaning.
 std::vector<std::string> conversion_remarks(const ConversionSource& source, ConfigForm form);
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "documents/conversion.hpp"
 
 #include <algorithm>
 #include <array>
 #include <span>
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 /// A setting without a counterpart in the target form.
 struct Loss {
-  SettingKey key;
+  settings::SettingKey key;
   std::string_view reason;  ///< second half of the warning
   /// Value whose loss changes nothing, because the target always does this; absent: the default.
   std::optional<std::string_view> quiet = {};
@@ -120,20 +122,20 @@ class Remarks {
   void add(std::string line) { lines_.push_back(std::move(line)); }
 
   /// Adds a warning about a setting: its place and value, then `text`.
-  void about(SettingKey key, const std::string& text) {
-    const Source& given = settings_.source(key);
-    const bool in_file =
-        given.kind == Source::Kind::file || given.kind == Source::Kind::deepspeed_file;
+  void about(settings::SettingKey key, const std::string& text) {
+    const settings::Source& given = settings_.source(key);
+    const bool in_file = given.kind == settings::Source::Kind::file ||
+                         given.kind == settings::Source::Kind::deepspeed_file;
     add((in_file ? given.where + ": " : "") + name_in_file(key) + " " +
         (settings_.has(key) ? settings_.text(key) : "(not given)") + " " + text);
   }
 
   /// Returns the key with which the file gives the setting. In a DeepSpeed file this is a path such
   /// as zero_optimization.offload_param.device, because one line may hold several keys.
-  [[nodiscard]] std::string name_in_file(SettingKey key) const {
-    const std::string_view path = find_setting(key.name())->json;
+  [[nodiscard]] std::string name_in_file(settings::SettingKey key) const {
+    const std::string_view path = settings::find_setting(key.name())->json;
     const bool by_path =
-        !path.empty() && settings_.source(key).kind == Source::Kind::deepspeed_file;
+        !path.empty() && settings_.source(key).kind == settings::Source::Kind::deepspeed_file;
     return std::string(by_path ? path : key.name());
   }
 
@@ -141,14 +143,14 @@ class Remarks {
   void add_losses(std::span<const Loss> losses) {
     for (const Loss& loss : losses) {
       const std::string quiet =
-          loss.quiet ? std::string(*loss.quiet) : Settings().canonical(loss.key);
+          loss.quiet ? std::string(*loss.quiet) : settings::Settings().canonical(loss.key);
       if (settings_.given(loss.key) && lower(settings_.canonical(loss.key)) != lower(quiet)) {
         about(loss.key, "has no counterpart: " + std::string(loss.reason));
       }
     }
   }
 
-  [[nodiscard]] SettingKey strategy_key() const {
+  [[nodiscard]] settings::SettingKey strategy_key() const {
     const bool by_strategy = source_.fsdp_version == 1;
     return !source_.is_fsdp ? "zero_stage"_key
            : by_strategy    ? "fsdp_sharding_strategy"_key
@@ -167,19 +169,19 @@ class Remarks {
   }
 
   void fsdp_strategy() {
-    const ShardingSettings& sharding = source_.sharding;
+    const settings::ShardingSettings& sharding = source_.sharding;
     const std::string groups = std::to_string(source_.shard_size);
-    if (sharding.strategy == Strategy::shard_grad_op) {
+    if (sharding.strategy == settings::Strategy::shard_grad_op) {
       about(strategy_key(),
             "becomes stage 2, which always keeps full parameters on every rank; FSDP shards them "
             "between steps and gathers them in each step");
-    } else if (sharding.strategy == Strategy::hybrid_shard) {
+    } else if (sharding.strategy == settings::Strategy::hybrid_shard) {
       about(strategy_key(),
             "becomes stage 3 with zero_hpz_partition_size " + groups + ": each group of " + groups +
                 " ranks keeps only a secondary copy of the weights; gradients, optimizer state "
                 "and the primary copy are sharded over all ranks, which needs less memory and "
                 "sends more data between groups");
-    } else if (sharding.strategy == Strategy::hybrid_shard_zero2) {
+    } else if (sharding.strategy == settings::Strategy::hybrid_shard_zero2) {
       about(strategy_key(),
             "has no counterpart (MiCS was removed from DeepSpeed); stage 2 shards "
             "gradients and optimizer state over all ranks, not within groups of " +
@@ -195,15 +197,15 @@ class Remarks {
   /// FSDP offloads parameters, gradients and optimizer state together; DeepSpeed separately, and
   /// parameters in stage 3 only.
   void fsdp_offload() {
-    const ShardingSettings deepspeed = deepspeed_sharding(source_);
-    if (source_.sharding.offload_param == OffloadDevice::none) {
+    const settings::ShardingSettings deepspeed = deepspeed_sharding(source_);
+    if (source_.sharding.offload_param == settings::OffloadDevice::none) {
       return;
     }
-    if (deepspeed.offload_param != OffloadDevice::none) {
+    if (deepspeed.offload_param != settings::OffloadDevice::none) {
       about("fsdp_offload_params"_key,
             "becomes both offload_param_device and "
             "offload_optimizer_device cpu, which are separate settings in DeepSpeed");
-    } else if (deepspeed.offload_optimizer != OffloadDevice::none) {
+    } else if (deepspeed.offload_optimizer != settings::OffloadDevice::none) {
       about("fsdp_offload_params"_key,
             "becomes offload_optimizer_device cpu only: DeepSpeed offloads parameters with stage 3 "
             "only");
@@ -221,7 +223,7 @@ class Remarks {
 
   void fsdp_checkpoints() {
     switch (source_.sharding.state_dict_type) {
-      case StateDictType::full:
+      case settings::StateDictType::full:
         about("fsdp_state_dict_type"_key,
               deepspeed_sharding(source_).save_16bit_model
                   ? "becomes zero3_save_16bit_model: one file in 16 bits, while FSDP saves the "
@@ -229,12 +231,12 @@ class Remarks {
                   : "needs no counterpart below stage 3, where every rank has all parameters; "
                     "optimizer state is saved per rank");
         break;
-      case StateDictType::sharded:
+      case settings::StateDictType::sharded:
         about("fsdp_state_dict_type"_key,
               "becomes DeepSpeed's own checkpoint, which zero_to_fp32.py merges, not a checkpoint "
               "for merge-weights");
         break;
-      case StateDictType::local:
+      case settings::StateDictType::local:
         about("fsdp_state_dict_type"_key,
               "has no counterpart; DeepSpeed saves its own format, one file per rank");
         break;
@@ -242,7 +244,7 @@ class Remarks {
   }
 
   void precision() {
-    const bool loads_16_bits = source_.sharding.mixed_precision == MixedPrecision::no;
+    const bool loads_16_bits = source_.sharding.mixed_precision == settings::MixedPrecision::no;
     about("mixed_precision"_key,
           !loads_16_bits ? "means the same: fp32 shards and optimizer state, 16-bit compute"
                          : std::string("changes its meaning for a model that is loaded in 16 bits: "
@@ -278,17 +280,17 @@ class Remarks {
   }
 
   void deepspeed_stage() {
-    if (source_.sharding.strategy == Strategy::shard_optimizer) {
+    if (source_.sharding.strategy == settings::Strategy::shard_optimizer) {
       about("zero_stage"_key,
             "becomes " + nearest("SHARD_GRAD_OP") +
                 ", the nearest strategy: gradients are sharded too, and parameters "
                 "between steps");
-    } else if (source_.sharding.strategy == Strategy::shard_grad_op) {
+    } else if (source_.sharding.strategy == settings::Strategy::shard_grad_op) {
       about("zero_stage"_key,
             "becomes " + nearest("SHARD_GRAD_OP") +
                 ", which also shards parameters between steps and gathers them in "
                 "each step; ZeRO-2 keeps full parameters");
-    } else if (source_.sharding.strategy == Strategy::no_shard) {
+    } else if (source_.sharding.strategy == settings::Strategy::no_shard) {
       no_shard();
     }
   }
@@ -343,9 +345,9 @@ class Remarks {
   }
 
   void deepspeed_offload() {
-    const ShardingSettings& sharding = source_.sharding;
-    const bool param = sharding.offload_param != OffloadDevice::none;
-    const bool optimizer = sharding.offload_optimizer != OffloadDevice::none;
+    const settings::ShardingSettings& sharding = source_.sharding;
+    const bool param = sharding.offload_param != settings::OffloadDevice::none;
+    const bool optimizer = sharding.offload_optimizer != settings::OffloadDevice::none;
     if (param != optimizer) {
       about(param ? "offload_param_device"_key : "offload_optimizer_device"_key,
             "becomes fsdp_offload_params: FSDP offloads parameters, gradients and the step "
@@ -354,7 +356,7 @@ class Remarks {
     for (const auto& [key, device] :
          {std::pair{"offload_param_device"_key, sharding.offload_param},
           std::pair{"offload_optimizer_device"_key, sharding.offload_optimizer}}) {
-      if (device == OffloadDevice::nvme) {
+      if (device == settings::OffloadDevice::nvme) {
         about(key, "becomes host memory, which must be large enough: FSDP cannot offload to NVMe");
       }
     }
@@ -372,10 +374,10 @@ class Remarks {
   }
 
   void deepspeed_training() {
-    for (const SettingRow& row : settings_table()) {
+    for (const settings::SettingRow& row : settings::settings_table()) {
       const bool has_effect =
           row != "gradient_accumulation_steps"_key || settings_.integer(row) > 1;
-      if (row.section == Section::training && settings_.given(row) && has_effect) {
+      if (row.section == settings::Section::training && settings_.given(row) && has_effect) {
         about(row,
               "stays under deepspeed_config, where acclaunch reads it in every mode; "
               "Accelerate leaves it to the program with FSDP");
@@ -390,10 +392,10 @@ class Remarks {
   // From one version of FSDP to the other.
   void between_versions() {
     if (form_ == ConfigForm::fsdp2) {
-      if (source_.sharding.strategy == Strategy::no_shard) {
+      if (source_.sharding.strategy == settings::Strategy::no_shard) {
         no_shard();
       }
-      if (source_.sharding.state_dict_type == StateDictType::local) {
+      if (source_.sharding.state_dict_type == settings::StateDictType::local) {
         about("fsdp_state_dict_type"_key,
               "becomes SHARDED_STATE_DICT: FSDP 2 has no other format with one file per rank");
       }
@@ -408,7 +410,7 @@ class Remarks {
   }
 
   const ConversionSource& source_;
-  const Settings& settings_;
+  const settings::Settings& settings_;
   bool to_fsdp_;
   ConfigForm form_;
   std::vector<std::string> lines_;
@@ -416,7 +418,7 @@ class Remarks {
 
 }  // namespace
 
-bool is_lost_in_fsdp(int version, SettingKey key) {
+bool is_lost_in_fsdp(int version, settings::SettingKey key) {
   const std::span<const Loss> losses =
       version == 1 ? std::span<const Loss>(kLostInFsdp1) : std::span<const Loss>(kLostInFsdp2);
   return std::ranges::find(losses, key, &Loss::key) != losses.end();
@@ -426,4 +428,4 @@ std::vector<std::string> conversion_remarks(const ConversionSource& source, Conf
   return Remarks(source, form).list();
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

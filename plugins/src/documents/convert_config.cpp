@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/convert_config.hpp"
+#include "acc/documents/convert_config.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "documents/config_writer.hpp"
 #include "documents/conversion.hpp"
 
 #include <algorithm>
 #include <array>
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 using namespace std::string_view_literals;
@@ -56,7 +58,7 @@ void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
 
 /// Adds clipping and the like under `deepspeed_config`. Accelerate reads that block in DeepSpeed
 /// mode only, acclaunch in every mode.
-void add_training_block(const Settings& settings, Node& root) {
+void add_training_block(const settings::Settings& settings, Node& root) {
   Node block = Node::map();
   add_training(settings, TrainingPlace::yaml_block, block);
   if (settings.integer("gradient_accumulation_steps"_key) == 1) {
@@ -70,10 +72,10 @@ void add_training_block(const Settings& settings, Node& root) {
 Conversion to_fsdp(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
   Conversion result{other_entries(input, source), std::nullopt, {}};
   result.document.set("distributed_type", Node::string("FSDP"));
-  ShardingSettings sharding = fsdp_sharding(source);
+  settings::ShardingSettings sharding = fsdp_sharding(source);
   const int version = form == ConfigForm::fsdp ? 1 : 2;
-  if (version == 2 && sharding.state_dict_type == StateDictType::local) {
-    sharding.state_dict_type = StateDictType::sharded;
+  if (version == 2 && sharding.state_dict_type == settings::StateDictType::local) {
+    sharding.state_dict_type = settings::StateDictType::sharded;
   }
   result.document.set("fsdp_config", fsdp_block(sharding, version));
   add_groups(source, form, result.document);
@@ -101,7 +103,7 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
   if (is_deepspeed_json(input.document)) {
     return {naming_file(input, source, input.document.path.string()), std::nullopt, {}};
   }
-  const ShardingSettings sharding = deepspeed_sharding(source);
+  const settings::ShardingSettings sharding = deepspeed_sharding(source);
   if (sharding.hpz_partition_size > 1 && !input.deepspeed_file_name.empty()) {
     return {naming_file(input, source, input.deepspeed_file_name),
             deepspeed_json(sharding, source.settings),
@@ -123,9 +125,9 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
 /// there are none.
 std::string launch_keys(const ConversionInput& input, const ConversionSource& source) {
   std::string names;
-  for (const SettingRow& row : source.settings.table()) {
-    const bool of_launch = row.section == Section::launch && row != "mixed_precision"_key;
-    const bool of_training = row.section == Section::training && row.json.empty();
+  for (const settings::SettingRow& row : source.settings.table()) {
+    const bool of_launch = row.section == settings::Section::launch && row != "mixed_precision"_key;
+    const bool of_training = row.section == settings::Section::training && row.json.empty();
     if ((of_launch || of_training) && source.settings.given(row)) {
       names += (names.empty() ? "" : ", ") + std::string(row.key);
     }
@@ -176,7 +178,7 @@ ConfigForm config_form_named(const std::string& name) {
     std::ranges::transform(kForms, names.begin(), &NamedForm::name);
     throw Error(Errc::invalid_argument,
                 "--to must be fsdp, fsdp2, deepspeed or deepspeed-json, got \"" + name + "\"" +
-                    did_you_mean(name, names));
+                    settings::did_you_mean(name, names));
   }
   return found->form;
 }
@@ -217,4 +219,4 @@ Conversion convert_config(const ConversionInput& input, ConfigForm form) {
   return result;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -7,7 +7,7 @@
 #include <array>
 #include <span>
 
-namespace acc::plugins::deepspeed {
+namespace acc::documents::deepspeed {
 namespace {
 
 // The blocks `optimizer` and `scheduler` of DeepSpeed's file: { "type": ..., "params": {...} }. The
@@ -72,20 +72,21 @@ struct NamedType {
   std::string_view parameters;
 };
 
-constexpr SettingRow parameter(std::string_view name, Type type, std::string_view allowed = {}) {
+constexpr settings::SettingRow parameter(std::string_view name, settings::Type type,
+                                         std::string_view allowed = {}) {
   return {.key = name, .type = type, .allowed = allowed};
 }
 
 /// Parameters with the same meaning for every type and without a row in the settings table.
 constexpr std::array kParameters = {
-    parameter("bias_correction", Type::boolean),
-    parameter("amsgrad", Type::boolean),
-    parameter("torch_adam", Type::boolean),
-    parameter("adam_w_mode", Type::boolean),
-    parameter("cycle_min_lr", Type::real, "0.."),
-    parameter("cycle_max_lr", Type::real, "0.."),
-    parameter("lr_range_test_min_lr", Type::real, "0.."),
-    parameter("lr_range_test_step_size", Type::count, "1.."),
+    parameter("bias_correction", settings::Type::boolean),
+    parameter("amsgrad", settings::Type::boolean),
+    parameter("torch_adam", settings::Type::boolean),
+    parameter("adam_w_mode", settings::Type::boolean),
+    parameter("cycle_min_lr", settings::Type::real, "0.."),
+    parameter("cycle_max_lr", settings::Type::real, "0.."),
+    parameter("lr_range_test_min_lr", settings::Type::real, "0.."),
+    parameter("lr_range_test_step_size", settings::Type::count, "1.."),
 };
 
 /// Parameters that the runtime may ignore if they have one of these values.
@@ -111,8 +112,8 @@ bool is_quiet(const std::string& name, const std::string& text) {
 /// Checks one block and turns it into values of settings. Used once.
 class TypedBlock {
  public:
-  TypedBlock(std::string name, std::span<const NamedTypes> types, bool any_case, Faults& faults,
-             std::vector<DeepSpeedFile::Key>& filled_by_program)
+  TypedBlock(std::string name, std::span<const NamedTypes> types, bool any_case,
+             settings::Faults& faults, std::vector<DeepSpeedFile::Key>& filled_by_program)
       : name_(std::move(name)),
         types_(types),
         any_case_(any_case),
@@ -127,7 +128,7 @@ class TypedBlock {
     for (const auto& [key, node] : block.entries) {
       if (std::ranges::find(keys, key) == keys.end()) {
         faults_.add(node.where + ": unknown key \"" + key + "\" in " + name_ +
-                    did_you_mean(key, keys));
+                    settings::did_you_mean(key, keys));
       }
     }
     const std::optional<NamedType> type = read_type(block);
@@ -160,7 +161,8 @@ class TypedBlock {
       }
     }
     faults_.add(type->where + ": " + name_ + ".type \"" + type->text +
-                "\" is not a type of DeepSpeed or PyTorch" + did_you_mean(type->text, names));
+                "\" is not a type of DeepSpeed or PyTorch" +
+                settings::did_you_mean(type->text, names));
     return std::nullopt;
   }
 
@@ -173,7 +175,7 @@ class TypedBlock {
     for (const auto& [key, node] : block.entries) {
       if (!known.empty() && std::ranges::find(known, key) == known.end()) {
         faults_.add(node.where + ": unknown parameter \"" + key + "\" of " +
-                    std::string(type.name) + did_you_mean(key, known));
+                    std::string(type.name) + settings::did_you_mean(key, known));
       } else {
         read_parameter(key, node);
       }
@@ -183,12 +185,13 @@ class TypedBlock {
 
   void read_parameter(const std::string& key, const Node& node) {
     const std::string path = name_ + ".params." + key;
-    const auto* other = std::ranges::find(kParameters, key, &SettingRow::key);
+    const auto* other = std::ranges::find(kParameters, key, &settings::SettingRow::key);
     if (node.text == "auto") {
       filled_by_program_.push_back({path, node.text, node.where});
     } else if (key == "betas") {
       read_betas(path, node);
-    } else if (const SettingRow* row = find_key(path); row != nullptr && !node.is_empty()) {
+    } else if (const settings::SettingRow* row = find_key(path);
+               row != nullptr && !node.is_empty()) {
       if (has_value(*row, path, node)) {
         values_.push_back({path, node.text, node.where});
       }
@@ -197,17 +200,17 @@ class TypedBlock {
     }
   }
 
-  bool has_value(SettingRow row, const std::string& path, const Node& node) {
+  bool has_value(settings::SettingRow row, const std::string& path, const Node& node) {
     row.key = path;
     return faults_.collect([&] {
-      check_value(row, node.text, {Source::Kind::deepspeed_file, node.where});
+      settings::check_value(row, node.text, {settings::Source::Kind::deepspeed_file, node.where});
     });
   }
 
   void read_betas(const std::string& path, const Node& node) {
     const bool two = node.kind == Node::Kind::list && node.items.size() == 2;
     const auto below_one = [](const Node& item) {
-      const auto value = parse_real(item.text);
+      const auto value = settings::parse_real(item.text);
       return value && *value >= 0 && *value < 1;
     };
     if (!two || !std::ranges::all_of(node.items, below_one)) {
@@ -223,7 +226,8 @@ class TypedBlock {
   /// PyTorch's AdamW (torch_adam) has another default and is left alone.
   void add_weight_decay(const NamedType& type, const Node& block) {
     const Node* torch_adam = block.find("torch_adam");
-    const bool is_torchs = torch_adam != nullptr && parse_boolean(torch_adam->text) == true;
+    const bool is_torchs =
+        torch_adam != nullptr && settings::parse_boolean(torch_adam->text) == true;
     if (is_adam(type) && !is_torchs && block.find("weight_decay") == nullptr) {
       values_.push_back({name_ + ".params.weight_decay", "0", block.where});
     }
@@ -240,7 +244,8 @@ class TypedBlock {
       }
     }
     const Node* adam_w_mode = parameters.find("adam_w_mode");
-    const bool couples = adam_w_mode != nullptr && parse_boolean(adam_w_mode->text) == false;
+    const bool couples =
+        adam_w_mode != nullptr && settings::parse_boolean(adam_w_mode->text) == false;
     if (!lacking.empty()) {
       return std::string(type.name) + lacking;
     }
@@ -253,23 +258,23 @@ class TypedBlock {
   std::string name_;
   std::span<const NamedTypes> types_;
   bool any_case_;
-  Faults& faults_;
+  settings::Faults& faults_;
   std::vector<DeepSpeedFile::Key>& filled_by_program_;
   std::vector<BlockValue> values_;
 };
 
 }  // namespace
 
-std::vector<BlockValue> read_optimizer(const Node& block, Faults& faults,
+std::vector<BlockValue> read_optimizer(const Node& block, settings::Faults& faults,
                                        std::vector<DeepSpeedFile::Key>& filled_by_program) {
   constexpr std::array kKeys = {"type"sv, "params"sv, "legacy_fusion"sv};
   return TypedBlock("optimizer", kOptimizers, true, faults, filled_by_program).read(block, kKeys);
 }
 
-std::vector<BlockValue> read_scheduler(const Node& block, Faults& faults,
+std::vector<BlockValue> read_scheduler(const Node& block, settings::Faults& faults,
                                        std::vector<DeepSpeedFile::Key>& filled_by_program) {
   constexpr std::array kKeys = {"type"sv, "params"sv};
   return TypedBlock("scheduler", kSchedulers, false, faults, filled_by_program).read(block, kKeys);
 }
 
-}  // namespace acc::plugins::deepspeed
+}  // namespace acc::documents::deepspeed

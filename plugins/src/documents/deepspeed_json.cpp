@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/deepspeed_json.hpp"
+#include "acc/documents/deepspeed_json.hpp"
 
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "documents/deepspeed_blocks.hpp"
 #include "documents/deepspeed_schema.hpp"
 
 #include <algorithm>
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 // Reading of DeepSpeed's JSON file after flags and YAML file. deepspeed_schema.cpp knows the keys.
@@ -22,12 +24,12 @@ using Key = DeepSpeedFile::Key;
 
 constexpr std::string_view kAuto = "auto";
 
-bool same_value(const SettingRow& row, std::string_view a, std::string_view b) {
+bool same_value(const settings::SettingRow& row, std::string_view a, std::string_view b) {
   switch (row.type) {
-    case Type::boolean: return parse_boolean(a) == parse_boolean(b);
-    case Type::integer:
-    case Type::count: return parse_count(a) == parse_count(b);
-    case Type::real: return parse_real(a) == parse_real(b);
+    case settings::Type::boolean: return settings::parse_boolean(a) == settings::parse_boolean(b);
+    case settings::Type::integer:
+    case settings::Type::count: return settings::parse_count(a) == settings::parse_count(b);
+    case settings::Type::real: return settings::parse_real(a) == settings::parse_real(b);
     default: return lower(a) == lower(b);
   }
 }
@@ -48,7 +50,7 @@ std::string joined(const std::vector<Key>& keys) {
 /// Reads one file into settings. Used once.
 class DeepSpeedJsonImporter {
  public:
-  DeepSpeedJsonImporter(const Document& document, int world_size, Settings& settings)
+  DeepSpeedJsonImporter(const Document& document, int world_size, settings::Settings& settings)
       : document_(document), world_size_(world_size), settings_(settings) {}
 
   DeepSpeedFile read() {
@@ -71,10 +73,10 @@ class DeepSpeedJsonImporter {
   /// Refuses settings of the YAML file that the JSON file must hold: with both, Accelerate's plugin
   /// raises an error in the program.
   void refuse_yaml_settings() {
-    for (const SettingRow& row : settings_.table()) {
+    for (const settings::SettingRow& row : settings_.table()) {
       const bool of_file = !row.json.empty() || row == "mixed_precision"_key;
-      const Source& source = settings_.source(row);
-      if (of_file && source.kind == Source::Kind::file) {
+      const settings::Source& source = settings_.source(row);
+      if (of_file && source.kind == settings::Source::Kind::file) {
         const std::string path =
             row.json.empty() ? "fp16.enabled or bf16.enabled" : std::string(row.json);
         faults_.add(source.where + ": " + std::string(row.key) + " " + settings_.text(row) +
@@ -86,8 +88,8 @@ class DeepSpeedJsonImporter {
   }
 
   [[nodiscard]] std::string place_of_file_name() const {
-    const Source& named = settings_.source("deepspeed_config_file"_key);
-    return named.kind == Source::Kind::file ? " (" + named.where + ")" : "";
+    const settings::Source& named = settings_.source("deepspeed_config_file"_key);
+    return named.kind == settings::Source::Kind::file ? " (" + named.where + ")" : "";
   }
 
   void read_block(const std::string& block, const Node& node) {
@@ -107,7 +109,7 @@ class DeepSpeedJsonImporter {
   /// Reads one entry of a block by what the schema knows about its path.
   void read_key(const std::string& block, const std::string& name, const Node& node) {
     const std::string path = block.empty() ? name : block + "." + name;
-    if (const SettingRow* row = deepspeed::find_key(path)) {
+    if (const settings::SettingRow* row = deepspeed::find_key(path)) {
       read_value(*row, path, node);
     } else if (deepspeed::is_block(path)) {
       read_block(path, node);
@@ -122,7 +124,7 @@ class DeepSpeedJsonImporter {
     } else {
       faults_.add(node.where + ": unknown key \"" + name + "\"" +
                   (block.empty() ? "" : " in " + block) +
-                  did_you_mean(name, deepspeed::names_in(block)));
+                  settings::did_you_mean(name, deepspeed::names_in(block)));
     }
   }
 
@@ -140,8 +142,8 @@ class DeepSpeedJsonImporter {
   /// Reads a key under its old name. An old switch such as cpu_offload becomes a device.
   void read_old_name(const deepspeed::Renamed& renamed, const Node& node) {
     Node value = node;
-    if (renamed.is_switch && parse_boolean(node.text)) {
-      value.text = *parse_boolean(node.text) ? "cpu" : "none";
+    if (renamed.is_switch && settings::parse_boolean(node.text)) {
+      value.text = *settings::parse_boolean(node.text) ? "cpu" : "none";
     }
     read_value(*deepspeed::find_key(renamed.path), std::string(renamed.path), value);
     result_.notices.push_back(node.where + ": " + std::string(renamed.old_path) + " is read as " +
@@ -150,14 +152,14 @@ class DeepSpeedJsonImporter {
 
   /// Reads a value: stores a setting, or checks a key that is left to the program. `*.enabled`
   /// needs no entry in that list, because read_precision handles it.
-  void read_value(const SettingRow& row, const std::string& path, const Node& node) {
+  void read_value(const settings::SettingRow& row, const std::string& path, const Node& node) {
     if (node.is_empty()) {
       return;
     }
     if (node.text == kAuto) {
       read_auto(path, node);
     } else if (!node.is_scalar()) {
-      faults_.add(node.where + ": " + path + " must be " + expected_value(row));
+      faults_.add(node.where + ": " + path + " must be " + settings::expected_value(row));
     } else if (has_valid_value(row, path, node)) {
       if (!deepspeed::is_left_to_program(row)) {
         set(row, path, node.text, node.where);
@@ -168,10 +170,10 @@ class DeepSpeedJsonImporter {
   }
 
   /// Checks a value. The message uses the path in the file instead of the setting's key.
-  bool has_valid_value(SettingRow row, const std::string& path, const Node& node) {
+  bool has_valid_value(settings::SettingRow row, const std::string& path, const Node& node) {
     row.key = path;
     try {
-      check_value(row, node.text, {Source::Kind::deepspeed_file, node.where});
+      settings::check_value(row, node.text, {settings::Source::Kind::deepspeed_file, node.where});
       return true;
     } catch (const Error& error) {
       faults_.add(error.what());
@@ -191,7 +193,8 @@ class DeepSpeedJsonImporter {
       case Auto::program: result_.filled_by_program.push_back({path, node.text, node.where}); break;
       case Auto::settings:
         if (path == "gradient_clipping" && !settings_.given("gradient_clipping"_key)) {
-          settings_.set("gradient_clipping"_key, "1.0", {Source::Kind::deepspeed_file, node.where});
+          settings_.set("gradient_clipping"_key, "1.0",
+                        {settings::Source::Kind::deepspeed_file, node.where});
         }
         break;
     }
@@ -214,7 +217,7 @@ class DeepSpeedJsonImporter {
   static bool is_off(const std::string& path, const Node& node) {
     const Node* enabled = node.find("enabled");
     return (path == "sequence_parallel_size" && node.text == "1") ||
-           (enabled != nullptr && parse_boolean(enabled->text) == false);
+           (enabled != nullptr && settings::parse_boolean(enabled->text) == false);
   }
 
   /// Passes the unsupported features on to the runtime, which refuses them. The launcher cannot do
@@ -226,17 +229,17 @@ class DeepSpeedJsonImporter {
     }
     if (!text.empty()) {
       settings_.set("deepspeed_unsupported"_key, text,
-                    {Source::Kind::deepspeed_file, document_.path.string()});
+                    {settings::Source::Kind::deepspeed_file, document_.path.string()});
     }
   }
 
   /// Stores a value, or adds a fault if a flag gave another one. A value of the YAML file cannot be
   /// there: refuse_yaml_settings has refused it.
-  void set(const SettingRow& row, const std::string& path, const std::string& text,
+  void set(const settings::SettingRow& row, const std::string& path, const std::string& text,
            const std::string& where) {
-    const Source before = settings_.source(row);
-    if (before.kind != Source::Kind::flag) {
-      settings_.set(row, text, {Source::Kind::deepspeed_file, where});
+    const settings::Source before = settings_.source(row);
+    if (before.kind != settings::Source::Kind::flag) {
+      settings_.set(row, text, {settings::Source::Kind::deepspeed_file, where});
     } else if (!same_value(row, text, settings_.text(row))) {
       faults_.add(where + ": " + path + " " + text + " contradicts " + std::string(row.key) + " " +
                   settings_.text(row) + " (" + before.where +
@@ -248,8 +251,8 @@ class DeepSpeedJsonImporter {
   void read_missing_stage() {
     const Node* block = document_.root.find("zero_optimization");
     if (block != nullptr && block->find("stage") == nullptr) {
-      set(*find_setting("zero_stage"_key.name()), "zero_optimization.stage (not given)", "0",
-          block->where);
+      set(*settings::find_setting("zero_stage"_key.name()), "zero_optimization.stage (not given)",
+          "0", block->where);
     }
   }
 
@@ -261,9 +264,10 @@ class DeepSpeedJsonImporter {
       faults_.add(bf16->where + ": fp16 and bf16 cannot both be enabled");
       return;
     }
-    const std::string asked = settings_.source("mixed_precision"_key).kind == Source::Kind::flag
-                                  ? settings_.choice("mixed_precision"_key)
-                                  : "";
+    const std::string asked =
+        settings_.source("mixed_precision"_key).kind == settings::Source::Kind::flag
+            ? settings_.choice("mixed_precision"_key)
+            : "";
     // Accelerate runs fp8 on top of bf16, so the two do not contradict each other.
     const bool fp8_on_bf16 = asked == "fp8" && is_set_to(bf16, true);
     if (is_set_to(fp16, true)) {
@@ -283,11 +287,12 @@ class DeepSpeedJsonImporter {
   }
 
   static bool is_set_to(const Node* enabled, bool value) {
-    return enabled != nullptr && parse_boolean(enabled->text) == value;
+    return enabled != nullptr && settings::parse_boolean(enabled->text) == value;
   }
 
   void set_precision(const std::string& name, const Node& enabled) {
-    set(*find_setting("mixed_precision"_key.name()), name + ".enabled:", name, enabled.where);
+    set(*settings::find_setting("mixed_precision"_key.name()), name + ".enabled:", name,
+        enabled.where);
   }
 
   void contradict_precision(const std::string& name, const Node& enabled) {
@@ -300,7 +305,7 @@ class DeepSpeedJsonImporter {
   /// Returns the value of a batch size, or nullopt if it is "auto", not given or wrong.
   [[nodiscard]] std::optional<std::int64_t> batch_size(std::string_view key) const {
     const Node* node = document_.root.find(key);
-    const auto size = node == nullptr ? std::nullopt : parse_count(node->text);
+    const auto size = node == nullptr ? std::nullopt : settings::parse_count(node->text);
     return size && *size > 0 ? size : std::nullopt;
   }
 
@@ -327,7 +332,7 @@ class DeepSpeedJsonImporter {
       faults_.add(batch_size_fault(*total, micro, knows_steps ? steps : 0, divisor));
     } else if (micro && !knows_steps) {
       settings_.set("gradient_accumulation_steps"_key, std::to_string(*total / divisor),
-                    {Source::Kind::deepspeed_file, place_of_total()});
+                    {settings::Source::Kind::deepspeed_file, place_of_total()});
     }
   }
 
@@ -351,10 +356,11 @@ class DeepSpeedJsonImporter {
     const Node* block = document_.root.find("zero_optimization");
     const Node* norm = block == nullptr ? nullptr : block->find("compute_grad_norm");
     const std::int64_t stage = settings_.integer("zero_stage"_key);
-    if (norm != nullptr && parse_boolean(norm->text) == false && stage != 1 && stage != 2) {
+    if (norm != nullptr && settings::parse_boolean(norm->text) == false && stage != 1 &&
+        stage != 2) {
       faults_.add(norm->where + ": compute_grad_norm false needs stage 1 or 2, but the stage is " +
-                  std::to_string(stage) + " (" + describe(settings_.source("zero_stage"_key)) +
-                  ")");
+                  std::to_string(stage) + " (" +
+                  settings::describe(settings_.source("zero_stage"_key)) + ")");
     }
   }
 
@@ -372,20 +378,21 @@ class DeepSpeedJsonImporter {
 
   const Document& document_;
   int world_size_;
-  Settings& settings_;
-  Faults faults_;
+  settings::Settings& settings_;
+  settings::Faults faults_;
   DeepSpeedFile result_;
   std::vector<Key> unsupported_;
 };
 
 }  // namespace
 
-DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings) {
+DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size,
+                                   settings::Settings& settings) {
   // Work on a copy, so that the caller's settings stay unchanged if the file has faults.
-  Settings result = settings;
+  settings::Settings result = settings;
   DeepSpeedFile file = DeepSpeedJsonImporter(document, world_size, result).read();
   settings = std::move(result);
   return file;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

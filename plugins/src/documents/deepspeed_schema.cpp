@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents/deepspeed_schema.hpp"
 
-#include "acc/plugins/deepspeed_json.hpp"
+#include "acc/documents/deepspeed_json.hpp"
 
 #include <algorithm>
 #include <array>
 
-namespace acc::plugins::deepspeed {
+namespace acc::documents::deepspeed {
 namespace {
 
 // The keys of DeepSpeed 0.19.8 that have no row in the settings table, with their defaults. They
@@ -14,36 +14,36 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr SettingRow key(std::string_view path, Type type, std::string_view fallback = {},
-                         std::string_view allowed = {}) {
+constexpr settings::SettingRow key(std::string_view path, settings::Type type,
+                                   std::string_view fallback = {}, std::string_view allowed = {}) {
   const auto dot = path.rfind('.');
-  return {.section = Section::zero,
+  return {.section = settings::Section::zero,
           .key = dot == std::string_view::npos ? path : path.substr(dot + 1),
           .type = type,
           .fallback = fallback,
           .allowed = allowed,
           .json = path};
 }
-constexpr SettingRow flag(std::string_view path, std::string_view fallback) {
-  return key(path, Type::boolean, fallback);
+constexpr settings::SettingRow flag(std::string_view path, std::string_view fallback) {
+  return key(path, settings::Type::boolean, fallback);
 }
-constexpr SettingRow count(std::string_view path, std::string_view fallback,
-                           std::string_view allowed = "0..") {
-  return key(path, Type::count, fallback, allowed);
+constexpr settings::SettingRow count(std::string_view path, std::string_view fallback,
+                                     std::string_view allowed = "0..") {
+  return key(path, settings::Type::count, fallback, allowed);
 }
 
 /// A key that only a program can use. row.fallback: DeepSpeed's default, with which the key has no
 /// effect.
 struct ProgramsKey {
-  SettingRow row;
+  settings::SettingRow row;
   bool refused = false;  ///< libacc_runtime lacks the feature and refuses other values
 
   // NOLINTNEXTLINE(google-explicit-constructor): most entries of the table are plain rows
-  constexpr ProgramsKey(const SettingRow& key, bool is_refused = false)
+  constexpr ProgramsKey(const settings::SettingRow& key, bool is_refused = false)
       : row(key), refused(is_refused) {}
 };
 
-constexpr ProgramsKey refused(const SettingRow& row) {
+constexpr ProgramsKey refused(const settings::SettingRow& row) {
   return {row, true};
 }
 
@@ -53,8 +53,8 @@ constexpr ProgramsKey kKeys[] = {
     count("train_batch_size", "", "1.."),
     count("train_micro_batch_size_per_gpu", "", "1.."),
     refused(flag("prescale_gradients", "false")),
-    refused(key("gradient_predivide_factor", Type::real, "1.0", "0..")),
-    key("seq_parallel_communication_data_type", Type::choice, "fp32", "fp32|fp16|bf16"),
+    refused(key("gradient_predivide_factor", settings::Type::real, "1.0", "0..")),
+    key("seq_parallel_communication_data_type", settings::Type::choice, "fp32", "fp32|fp16|bf16"),
     count("steps_per_print", ""),
     flag("wall_clock_breakdown", "false"),
     flag("zero_allow_untested_optimizer", "false"),
@@ -99,9 +99,10 @@ constexpr ProgramsKey kKeys[] = {
     flag("zero_optimization.offload_optimizer.pipeline_read", "false"),
     flag("zero_optimization.offload_optimizer.pipeline_write", "false"),
     flag("zero_optimization.offload_optimizer.fast_init", "false"),
-    refused(key("zero_optimization.offload_optimizer.ratio", Type::real, "1.0", "0..1")),
+    refused(key("zero_optimization.offload_optimizer.ratio", settings::Type::real, "1.0", "0..1")),
     refused(flag("zero_optimization.offload_optimizer.super_offload", "false")),
-    key("zero_optimization.offload_optimizer.cpuadam_cores_perc", Type::real, "0.8", "0..1"),
+    key("zero_optimization.offload_optimizer.cpuadam_cores_perc", settings::Type::real, "0.8",
+        "0..1"),
 
     flag("fp16.enabled", "false"),
     flag("fp16.auto_cast", "false"),
@@ -120,7 +121,7 @@ constexpr ProgramsKey kKeys[] = {
     flag("activation_checkpointing.profile", "false"),
     count("activation_checkpointing.number_checkpoints", "", "1.."),
 
-    refused(key("data_types.grad_accum_dtype", Type::choice, "fp32", "fp32|fp16|bf16")),
+    refused(key("data_types.grad_accum_dtype", settings::Type::choice, "fp32", "fp32|fp16|bf16")),
 
     count("aio.block_size", "1048576", "1.."),
     count("aio.queue_depth", "8", "1.."),
@@ -222,19 +223,20 @@ std::string_view name_in(std::string_view block, std::string_view path) {
 
 }  // namespace
 
-const SettingRow* find_key(std::string_view path) {
+const settings::SettingRow* find_key(std::string_view path) {
   if (path.empty()) {
     return nullptr;
   }
-  const auto setting = std::ranges::find(settings_table(), path, &SettingRow::json);
-  if (setting != settings_table().end()) {
+  const auto setting =
+      std::ranges::find(settings::settings_table(), path, &settings::SettingRow::json);
+  if (setting != settings::settings_table().end()) {
     return &*setting;
   }
   const ProgramsKey* key = find_programs_key(path);
   return key == nullptr ? nullptr : &key->row;
 }
 
-bool is_left_to_program(const SettingRow& row) {
+bool is_left_to_program(const settings::SettingRow& row) {
   return find_programs_key(row.json) != nullptr;
 }
 
@@ -259,7 +261,7 @@ std::vector<std::string_view> names_in(std::string_view block) {
       names.push_back(name);
     }
   };
-  for (const SettingRow& row : settings_table()) {
+  for (const settings::SettingRow& row : settings::settings_table()) {
     add(row.json);
   }
   for (const ProgramsKey& each : kKeys) {
@@ -278,9 +280,9 @@ Auto filled_by(std::string_view path) {
     return Auto::program;
   }
   // Accelerate's plugin has the keys of its own file, and mixed_precision for fp16 and bf16.
-  const SettingRow* row = find_key(path);
-  const bool is_of_plugin =
-      row != nullptr && (row->section == Section::deepspeed || row->exported != Export::never);
+  const settings::SettingRow* row = find_key(path);
+  const bool is_of_plugin = row != nullptr && (row->section == settings::Section::deepspeed ||
+                                               row->exported != settings::Export::never);
   return is_of_plugin || path.ends_with(".enabled") ? Auto::settings : Auto::nobody;
 }
 
@@ -293,9 +295,9 @@ const Renamed* find_renamed(std::string_view path) {
   return found == kRenamedPaths.end() ? nullptr : found;
 }
 
-}  // namespace acc::plugins::deepspeed
+}  // namespace acc::documents::deepspeed
 
-namespace acc::plugins {
+namespace acc::documents {
 
 std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys() {
   std::vector<ForeignDeepSpeedKey> keys;
@@ -310,4 +312,4 @@ std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys() {
   return keys;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/settings_table.hpp"
+#include "acc/settings/settings_table.hpp"
 
 #include <string_view>
 #include <vector>
 
 /// The keys of a DeepSpeed JSON file (DeepSpeed 0.19.8). A key is named by its path, such as
 /// `zero_optimization.stage`.
-namespace acc::plugins::deepspeed {
+namespace acc::documents::deepspeed {
 
 /// Returns the row of a key: of the settings table, or of the keys that are checked and left to the
 /// program. Its `json` is the path. Returns nullptr for other keys.
-const SettingRow* find_key(std::string_view path);
+const settings::SettingRow* find_key(std::string_view path);
 
 /// True if only a program can use the key.
-bool is_left_to_program(const SettingRow& row);
+bool is_left_to_program(const settings::SettingRow& row);
 
 /// True if a key of a program, or a block that is not examined, asks for a feature that
 /// libacc_runtime lacks.
@@ -49,4 +49,4 @@ struct Renamed {
 };
 const Renamed* find_renamed(std::string_view path);
 
-}  // namespace acc::plugins::deepspeed
+}  // namespace acc::documents::deepspeed

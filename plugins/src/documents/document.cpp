@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include "acc/base/input_file.hpp"
 
 #include <algorithm>
 
-namespace acc::plugins {
+namespace acc::documents {
 
 namespace {
 
@@ -69,4 +69,4 @@ Document load_document(const std::filesystem::path& path) {
   return path.extension() == ".json" ? parse_json(text, path) : parse_yaml(text, path);
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

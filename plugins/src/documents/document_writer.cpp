@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/document_writer.hpp"
+#include "acc/documents/document_writer.hpp"
 
 #include "acc/base/json.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
@@ -12,7 +12,7 @@
 #include <charconv>
 #include <regex>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 bool matches_regex(const std::string& text, const std::regex& pattern) {
@@ -38,13 +38,13 @@ bool needs_quotes(const std::string& text) {
   static const std::regex kDate("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*");
   // parse_real: numbers of acclaunch's own reader and of YAML 1.2, such as 5e8.
   return matches_regex(text, kWord) || matches_regex(text, kDate) || is_yaml_number(text) ||
-         parse_real(text);
+         settings::parse_real(text);
 }
 
 /// Returns a number in a spelling that PyYAML reads as a number: 5e8, a text to PyYAML, becomes
 /// 5.0e+08.
 std::string yaml_number(const std::string& text) {
-  const auto value = parse_real(text);
+  const auto value = settings::parse_real(text);
   if (is_yaml_number(text) || !value) {
     return text;
   }
@@ -123,7 +123,7 @@ class YamlWriter {
 
 /// Returns a number in a spelling that is valid JSON: YAML's .5 and +1 are not.
 std::string json_number(const std::string& text) {
-  const auto value = parse_real(text);
+  const auto value = settings::parse_real(text);
   return is_json(text) || !value ? text : text_of_json(nlohmann::json(*value));
 }
 
@@ -177,4 +177,4 @@ std::string to_text(const Node& root, const std::filesystem::path& path) {
   return path.extension() == ".json" ? to_json(root) : to_yaml(root);
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

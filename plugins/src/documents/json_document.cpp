@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <unordered_map>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 /// Iterator over the text that counts the lines the parser has consumed. nlohmann::json reports
@@ -161,4 +161,4 @@ Document parse_json(const std::string& text, const std::filesystem::path& path) 
   return document;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/convert_config.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/documents/convert_config.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "documents/conversion.hpp"
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 // The same translation as `accelerate to-fsdp2` of Accelerate 1.15, key by key.
 
 /// True for a key of Accelerate's FSDP 1 that FSDP 2 does not have.
 bool is_dropped(std::string_view key) {
-  const SettingRow* row = find_setting(key);
+  const settings::SettingRow* row = settings::find_setting(key);
   return row != nullptr && row->key == key && !row->environment.empty() && is_lost_in_fsdp(2, *row);
 }
 
@@ -21,8 +23,8 @@ Node reshard_value(const std::string& key, const Node& node) {
   if (node.kind == Node::Kind::boolean) {
     return node;
   }
-  Settings settings;
-  settings.set("fsdp_sharding_strategy"_key, node.text, {Source::Kind::file, node.where});
+  settings::Settings settings;
+  settings.set("fsdp_sharding_strategy"_key, node.text, {settings::Source::Kind::file, node.where});
   const std::string strategy = settings.choice("fsdp_sharding_strategy"_key);
   Node value = Node::boolean(strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD");
   value.where = node.where + ": " + key;
@@ -71,4 +73,4 @@ Conversion to_fsdp2(const Document& document) {
   return result;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

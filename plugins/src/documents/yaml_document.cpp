@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/document.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/documents/document.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <yaml-cpp/yaml.h>
 
@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 using namespace std::string_view_literals;
@@ -95,7 +95,7 @@ class Reader {
     if (is_word(node.text, kTrue) || is_word(node.text, kFalse)) {
       node.kind = Node::Kind::boolean;
       node.text = is_word(node.text, kTrue) ? "true" : "false";
-    } else if (parse_real(node.text) || is_grouped_or_based(node.text)) {
+    } else if (settings::parse_real(node.text) || is_grouped_or_based(node.text)) {
       node.kind = Node::Kind::number;
     }
   }
@@ -200,4 +200,4 @@ Document parse_yaml(const std::string& text, const std::filesystem::path& path) 
   }
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/command_pages.hpp"
+#include "acc/pages/command_pages.hpp"
 
 #include <algorithm>
 #include <array>
 
-namespace acc::plugins {
+namespace acc::pages {
 namespace {
 
 /// Returns the word with `_` for each `-`, except in the dashes at its beginning.
@@ -171,27 +171,28 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 }  // namespace
 
-CommandOption describe_flag(const FlagTable& flags, const SettingRow& row) {
+CommandOption describe_flag(const settings::FlagTable& flags, const settings::SettingRow& row) {
   CommandOption option;
-  option.names.push_back(as_typed(flags, row.key));
+  option.names.push_back(settings::as_typed(flags, row.key));
   for (const std::string_view alias : split(row.alias, '|')) {
-    option.names.push_back(alias.size() == 1 ? "-" + std::string(alias) : as_typed(flags, alias));
+    option.names.push_back(alias.size() == 1 ? "-" + std::string(alias)
+                                             : settings::as_typed(flags, alias));
   }
   option.help = row.help;
-  if (row.flag != Flag::value) {
+  if (row.flag != settings::Flag::value) {
     return option;
   }
   option.value = "VALUE";
-  if (row.type == Type::choice || row.type == Type::numbered_choice) {
+  if (row.type == settings::Type::choice || row.type == settings::Type::numbered_choice) {
     for (const std::string_view choice : split(row.allowed, '|')) {
       option.choices.emplace_back(choice);
     }
-  } else if (row.type == Type::boolean) {
+  } else if (row.type == settings::Type::boolean) {
     option.choices = {"true", "false"};
-  } else if (row.type != Type::text) {
-    option.help += " (" + expected_value(row) + ")";
+  } else if (row.type != settings::Type::text) {
+    option.help += " (" + settings::expected_value(row) + ")";
   }
-  option.takes_path = row.type == Type::text;
+  option.takes_path = row.type == settings::Type::text;
   if (!row.fallback.empty()) {
     option.help += "; default: " + std::string(row.fallback);
   }
@@ -254,4 +255,4 @@ std::string completion_script(std::string_view program, std::string_view shell) 
   return text;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::pages

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/text.hpp"
-#include "acc/plugins/command_pages.hpp"
+#include "acc/pages/command_pages.hpp"
 
 #include <algorithm>
 
-namespace acc::plugins {
+namespace acc::pages {
 namespace {
 
 /// Escapes text for roff: backslashes, dashes that users type, and a first character that would
@@ -115,4 +115,4 @@ std::string manual_page(const CommandPage& page, int section, std::string_view v
   return text;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::pages

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/deepspeed_plugin.hpp"
+#include "acc/settings/deepspeed_plugin.hpp"
 
 #include "acc/base/error.hpp"
 #include "settings/fields.hpp"
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 // Translation of DeepSpeed's settings to ShardingSettings. The ZeRO stage gives the strategy; the
@@ -93,4 +93,4 @@ void add_deepspeed(const Settings& settings, int world_size, ShardingSettings& r
   result.optimizer.betas = betas_of(settings);
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

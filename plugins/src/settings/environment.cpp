@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include "acc/base/text.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "settings/variables.hpp"
 
 #include <unistd.h>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 // Encoding of settings into a worker's environment. A worker may be a Python program, which must
@@ -180,4 +180,4 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
   return result;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

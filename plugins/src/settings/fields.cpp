@@ -3,7 +3,7 @@
 // compiles their functions.
 #include "settings/fields.hpp"
 
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <variant>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 template <typename Value>
@@ -173,4 +173,4 @@ void read_members(const Settings& settings, std::string_view mode, ShardingSetti
   }
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

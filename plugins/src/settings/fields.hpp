@@ -2,13 +2,13 @@
 #pragma once
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/setting_rows.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/setting_rows.hpp"
+#include "acc/settings/settings.hpp"
 
 /// Fields of plugins and members of ShardingSettings that stand for settings. mode: `fsdp` or
 /// `deepspeed`, whose plugin is meant.
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Sets every field whose setting has a value.
 void read_fields(const Settings& settings, std::string_view mode, TrainingFields& plugin);
@@ -46,4 +46,4 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
 /// Accelerate and DeepSpeed ignore one of the two. Throws Error(config) with both places.
 void check_contradictions(const Settings& settings, std::string_view origin);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

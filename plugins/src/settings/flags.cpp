@@ -2,14 +2,14 @@
 // Parser of command lines. It reads arguments up to the first one that is no flag, which is
 // PROGRAM; everything after that belongs to the program. Values are stored as text and are checked
 // where the settings are made.
-#include "acc/plugins/flags.hpp"
+#include "acc/settings/flags.hpp"
 
 #include "acc/base/text.hpp"
 
 #include <algorithm>
 #include <optional>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 /// Returns the key of a flag's name: `-` and `_` are equivalent.
@@ -278,4 +278,4 @@ std::string help_entry(const FlagTable& flags, const SettingRow& row) {
   return line + "\n";
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

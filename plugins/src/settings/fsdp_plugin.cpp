@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/fsdp_plugin.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
 
 #include "acc/base/error.hpp"
 #include "settings/fields.hpp"
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 // Translation of FSDP's settings to ShardingSettings. FSDP 1 names a strategy. FSDP 2 has
@@ -194,4 +194,4 @@ std::string settle_questionnaire_strategy(Settings& settings) {
          " is read as fsdp_sharding_strategy, its name with FSDP 1";
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -2,12 +2,12 @@
 // Merging of a program's plugin with the launcher's settings: the program's values replace the
 // launcher's. Each replaced value is reported in a text that is the same on all ranks, so that
 // ranks can compare their settings at start.
-#include "acc/plugins/program_settings.hpp"
+#include "acc/settings/program_settings.hpp"
 
 #include "settings/fields.hpp"
 #include "settings/variables.hpp"
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 /// Throws Error(config): "<first> <why>, but there is <second>", each with its value and place.
@@ -77,4 +77,4 @@ void check_contradictions(const Settings& settings, std::string_view origin) {
   }
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

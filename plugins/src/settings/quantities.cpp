@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parsing of numbers with a unit: sizes and durations.
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 struct Unit {
@@ -62,4 +62,4 @@ std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
   return std::chrono::milliseconds(std::llround(*number * static_cast<double>(*factor)));
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

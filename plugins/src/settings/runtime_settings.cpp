@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/flight_record.hpp"
-#include "acc/plugins/fp8_settings.hpp"
+#include "acc/settings/fp8_settings.hpp"
 #include "settings/fields.hpp"
 #include "settings/variables.hpp"
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 // Decoding of a worker's environment (settings_from_environment): the opposite of environment.cpp,
@@ -296,4 +296,4 @@ Fp8Settings fp8_settings(const Environment& environment) {
   return result;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names and texts derived from rows of the settings table: variables, expected values in messages,
 // and suggestions for misspelled words.
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <numeric>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 // Largest edit distance of a "did you mean" suggestion. For short words `closest` halves their
@@ -140,4 +140,4 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
   return best.empty() ? "" : "; did you mean \"" + best + "\"?";
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

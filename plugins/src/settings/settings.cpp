@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
@@ -11,7 +11,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 /// Parses a number that must fill the text completely. std::from_chars ignores the locale and
@@ -248,4 +248,4 @@ std::optional<double> parse_real(std::string_view text) {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

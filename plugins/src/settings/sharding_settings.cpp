@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
-#include "acc/plugins/words.hpp"
+#include "acc/settings/words.hpp"
 
-namespace acc::plugins {
+namespace acc::settings {
 
 std::string_view to_string(Strategy value) noexcept {
   return word_of(value).name;
@@ -36,4 +36,4 @@ std::string_view to_string(DeviceCollectives value) noexcept {
   return word_of(value).name;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -3,14 +3,14 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/variables.hpp"
-#include "acc/plugins/environment.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/settings/environment.hpp"
+#include "acc/settings/faults.hpp"
 
 #include <string>
 #include <string_view>
 
 /// Names of variables and helpers that the encoder and the decoders of an environment share.
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Mode: none, fsdp or deepspeed.
 inline constexpr std::string_view kOriginVariable = "ACC_MODE";
@@ -28,4 +28,4 @@ Error bad_variable(std::string_view name, const std::string& value, const std::s
 /// wrong values to `faults`.
 WorkerIdentity read_identity(const Environment& environment, Faults& faults);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

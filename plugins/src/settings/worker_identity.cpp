@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/token.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 #include "settings/variables.hpp"
 
 #include <limits>
 #include <numeric>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 // Decoding of the rank variables of torchrun (RANK, LOCAL_RANK, GROUP_RANK, ...) and of DeepSpeed's
@@ -119,4 +119,4 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   return identity;
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

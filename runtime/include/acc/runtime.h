@@ -88,6 +88,7 @@ typedef struct acc_forward_use acc_forward_use;
 typedef struct acc_backward_use acc_backward_use;
 typedef struct acc_no_grad acc_no_grad;
 typedef struct acc_no_sync acc_no_sync;
+typedef struct acc_gradients acc_gradients; /* memory of acc_model_take_gradients */
 typedef struct acc_saved_activation acc_saved_activation;
 
 /* ---- runtime ---------------------------------------------------------------------------------*/
@@ -104,7 +105,7 @@ ACC_API void acc_runtime_free(acc_runtime* runtime) ACC_NOEXCEPT;
 /* ---- plugins ---------------------------------------------------------------------------------*/
 
 /* Settings of the program, which win over the launcher's. Fields have the names of Accelerate's
- * plugins (acc/plugins/fsdp_plugin.hpp and deepspeed_plugin.hpp list them); values are text, for
+ * plugins (acc/settings/fsdp_plugin.hpp and deepspeed_plugin.hpp list them); values are text, for
  * example field "sharding_strategy", value "FULL_SHARD". All ranks must set the same. */
 typedef struct acc_fsdp_plugin acc_fsdp_plugin;
 typedef struct acc_deepspeed_plugin acc_deepspeed_plugin;
@@ -320,10 +321,18 @@ typedef struct acc_parameter_config {
   acc_fill_function fill; /* for ACC_INITIALIZER_CUSTOM and _PURE; outlives the model */
   void* context;          /* passed to fill; outlives the model */
   int32_t buffer_dtype;   /* acc_dtype of a buffer; negative: acc_model_buffer_dtype */
+  int32_t own_dtypes;     /* 1, in a model with acc_model_config.by_rows: the parameter has the
+                             dtypes below, and the program sets its initial values */
+  int32_t stored_dtype;   /* acc_dtype of its shards */
+  int32_t computed_dtype; /* acc_dtype of its gathered weights, and of its gradients as written */
+  int32_t reduced_dtype;  /* acc_dtype of its gradients as they are sent */
 } acc_parameter_config;
 /* Trainable, with weight decay, filled with zeros. */
-#define ACC_PARAMETER_CONFIG_INITIALIZER \
-  { sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL, -1 }
+#define ACC_PARAMETER_CONFIG_INITIALIZER                                                         \
+  {                                                                                              \
+    sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL, -1, 0, \
+        0, 0, 0                                                                                  \
+  }
 
 /* Handle of a parameter. Only the unit that registered it accepts it. */
 typedef struct acc_parameter {
@@ -479,9 +488,13 @@ ACC_API acc_status acc_model_zero_grad(acc_model* model) ACC_NOEXCEPT;
  * parameter without a gradient in any backward use since the last step is left as it is: a function
  * of acc_optimizer_program gets no gradient of it, and acc_optimizer_step fails with the library's
  * own rules, except SGD without momentum and weight decay. ACC_INVALID_ARGUMENT for 1 if the
- * parameter was declared frozen. */
+ * parameter was declared frozen, except with acc_model_config.by_rows: all ranks make the same
+ * calls then. */
 ACC_API acc_status acc_unit_set_requires_grad(acc_unit* unit, acc_parameter parameter,
                                               int requires_grad) ACC_NOEXCEPT;
+/* held: 1 keeps the gradients of this unit's backwards whole on each rank, as acc_no_sync_begin
+ * does, also over acc_model_take_gradients, until it is 0. All ranks make the same calls. */
+ACC_API acc_status acc_unit_hold_gradients(acc_unit* unit, int held) ACC_NOEXCEPT;
 
 /* ---- optimizer -------------------------------------------------------------------------------*/
 
@@ -550,6 +563,7 @@ typedef struct acc_parameter_shard {
   void* weights;          /* master weights, [numel]; the same memory in every step */
   float* gradient; /* [numel]; null outside of a step, and of a parameter that the step leaves
                       as it is (acc_unit_set_requires_grad) */
+  int32_t gives_gradient; /* 1: `kept` of acc_model_take_gradients owns the gradient's memory */
 } acc_parameter_shard;
 
 /* Gets the shards of all trained parameters. Not 0: it failed. Must not use the runtime. */
@@ -579,9 +593,12 @@ ACC_API acc_status acc_model_shards(acc_model* model, acc_shards_function visit,
                                     void* context) ACC_NOEXCEPT;
 /* Ends the backwards since the last call: passes this rank's parts of the trained parameters with
  * their gradients, the mean over ranks of the sum over micro-steps, and drops the gradients.
- * Collective. ACC_INVALID_ARGUMENT inside a use, or if the ranks used units in different orders. */
+ * *kept, if not NULL, owns the memory of those with gives_gradient, which the program may use until
+ * acc_gradients_free; that of others is valid in `visit`. Collective. ACC_INVALID_ARGUMENT inside a
+ * use, or if the ranks used units in different orders. */
 ACC_API acc_status acc_model_take_gradients(acc_model* model, acc_shards_function visit,
-                                            void* context) ACC_NOEXCEPT;
+                                            void* context, acc_gradients** kept) ACC_NOEXCEPT;
+ACC_API void acc_gradients_free(acc_gradients* gradients) ACC_NOEXCEPT;
 /* Makes the values of all shards those that the next use of the model sees. Collective.
  * ACC_INVALID_ARGUMENT inside a use. */
 ACC_API acc_status acc_model_publish(acc_model* model) ACC_NOEXCEPT;

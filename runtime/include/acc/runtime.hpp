@@ -7,15 +7,15 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/export.hpp"
-#include "acc/plugins/deepspeed_plugin.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
-#include "acc/plugins/sharding_settings.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/lr_schedule.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "acc/runtime/reports.hpp"
 #include "acc/runtime/types.hpp"
+#include "acc/settings/deepspeed_plugin.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -52,8 +52,8 @@ namespace acc {
 class Model;
 class Optimizer;
 
-using plugins::DeepSpeedPlugin;
-using plugins::FullyShardedDataParallelPlugin;
+using settings::DeepSpeedPlugin;
+using settings::FullyShardedDataParallelPlugin;
 
 namespace detail {
 class RuntimeState;
@@ -78,7 +78,7 @@ struct ModelOptions {
   /// The same for float16.
   bool float16_on_cpu = false;
   /// True: the program computes its matrix products in fp8 if mixed_precision is fp8
-  /// (acc/plugins/fp8_settings.hpp). Weights and gradients are bfloat16 then. False:
+  /// (acc/settings/fp8_settings.hpp). Weights and gradients are bfloat16 then. False:
   /// `Runtime::model` throws Error(not_supported) for mixed_precision fp8.
   bool fp8 = false;
   /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
@@ -118,6 +118,9 @@ struct ModuleInfo {
 struct ParameterOptions {
   bool trainable = true;  ///< a frozen parameter is sharded and gathered, never reduced or updated
   bool weight_decay = true;  ///< false: the optimizer's weight decay does not apply
+  /// Only with `ModelOptions::by_rows`: in place of the model's. The program gives such a parameter
+  /// its initial values (`Model::shards`).
+  std::optional<ParameterDTypes> dtypes = {};
 };
 
 /// Handle of a registered parameter. Small and copyable; valid as long as its Model. Only the unit
@@ -149,7 +152,7 @@ class Buffer {
 
 /// The device on which a program computes and on which its parameters and gradients lie.
 struct ComputeDevice {
-  plugins::Device kind = plugins::Device::cpu;
+  settings::Device kind = settings::Device::cpu;
   int index = 0;           ///< index of the GPU among those visible to this process; 0 on the CPU
   std::string name;        ///< "cpu", "cuda:0 (NVIDIA H200)"
   void* stream = nullptr;  ///< GPU: cudaStream_t on which the program must compute; CPU: null
@@ -273,8 +276,13 @@ class ACC_API Unit {
   /// requires_grad). A parameter without a gradient in any backward since the last step is left as
   /// it is: a ProgramRule gets no gradient of it, and `Optimizer::step` throws with the runtime's
   /// own rules, except plain Sgd. Throws Error(invalid_argument) if a parameter that was declared
-  /// frozen shall require one.
+  /// frozen shall require one, except with `ModelOptions::by_rows`: all ranks make the same calls
+  /// then.
   void set_requires_grad(Parameter parameter, bool requires_grad);
+  /// held: true keeps the gradients of this unit's backwards whole on each rank, as under
+  /// `Model::no_sync`, also over `Model::take_gradients`, until it is false. All ranks make the
+  /// same calls.
+  void hold_gradients(bool held);
 
   /// Opens a forward scope. A micro-step begins with the first forward after a backward. Throws
   /// Error(invalid_argument) if there are more than gradient_accumulation_steps of them before a
@@ -558,15 +566,15 @@ class ACC_API Runtime {
   static Runtime from_environment(const DeepSpeedPlugin& plugin);
   /// Makes a runtime from given settings (tests, programs with their own launcher). Does not change
   /// stdout. Collective.
-  static Runtime from_settings(const plugins::RuntimeSettings& settings);
+  static Runtime from_settings(const settings::RuntimeSettings& settings);
   /// Does the same with the program's own rendezvous. store: may be null for one rank.
-  static Runtime from_settings(const plugins::RuntimeSettings& settings,
+  static Runtime from_settings(const settings::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store);
 
   [[nodiscard]] int rank() const;        ///< in the job, 0 to world_size() - 1
   [[nodiscard]] int local_rank() const;  ///< on this machine
   [[nodiscard]] int world_size() const;  ///< number of ranks of the job
-  [[nodiscard]] const plugins::RuntimeSettings& settings() const;
+  [[nodiscard]] const settings::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
   /// Returns one line for the user: strategy, ranks, device, precision, the source of the settings,
   /// and the values that the program's plugin set.

@@ -35,7 +35,7 @@ void give_back(std::multimap<std::size_t, device::MemoryPtr>& pieces, device::Me
 
 ActivationStore::ActivationStore(device::DevicePtr device, bool offload)
     : device_(std::move(device)) {
-  if (offload && device_->kind() == plugins::Device::cuda) {
+  if (offload && device_->kind() == settings::Device::cuda) {
     out_ = device_->make_stream("activations to host");
     back_ = device_->make_stream("activations to GPU");
   }

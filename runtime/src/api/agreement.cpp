@@ -2,8 +2,8 @@
 #include "api/agreement.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/settings_table.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "acc/settings/settings_table.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,10 +20,10 @@
 namespace acc::detail {
 namespace {
 
-std::string in_words(const plugins::LossScaling& scaling) {
+std::string in_words(const settings::LossScaling& scaling) {
   const auto& [rule, static_scale, power, window, hysteresis, consecutive, min_scale] = scaling;
   return fmt::format("{} {} from 2^{}, window {}, hysteresis {} {}, at least {}",
-                     rule == plugins::LossScaleRule::deepspeed ? "deepspeed" : "torch",
+                     rule == settings::LossScaleRule::deepspeed ? "deepspeed" : "torch",
                      static_scale > 0.0 ? fmt::format("{}", static_scale) : std::string("dynamic"),
                      power, window, hysteresis, consecutive ? "consecutive" : "in all", min_scale);
 }
@@ -34,14 +34,14 @@ std::string in_words(const std::optional<Value>& value) {
   return value ? fmt::format("{}", *value) : "default";
 }
 
-std::string in_words(const plugins::OptimizerChoice& choice) {
+std::string in_words(const settings::OptimizerChoice& choice) {
   const auto& [type, lr, betas, eps, weight_decay, momentum] = choice;
   return fmt::format("{} with lr {}, betas [{}], eps {}, weight decay {}, momentum {}",
                      type.empty() ? "none" : type, in_words(lr), fmt::join(betas, ", "),
                      in_words(eps), in_words(weight_decay), in_words(momentum));
 }
 
-std::string in_words(const plugins::ScheduleChoice& choice) {
+std::string in_words(const settings::ScheduleChoice& choice) {
   const auto& [type, min_lr, max_lr, warmup_steps, warmup_type, total_steps, min_ratio, cos_ratio] =
       choice;
   return fmt::format(
@@ -64,8 +64,8 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 /// in a row of the settings table (SettingRow::engine). All others may differ: they change neither
 /// the collectives of a rank nor its results. choose_route makes one choice from all ranks'
 /// device_collectives.
-Terms agreed_terms(const plugins::RuntimeSettings& settings) {
-  const plugins::ShardingSettings& sharding = settings.sharding;
+Terms agreed_terms(const settings::RuntimeSettings& settings) {
+  const settings::ShardingSettings& sharding = settings.sharding;
   const auto number = [](auto value) { return fmt::format("{}", value); };
   Terms terms = {
       {"libacc_runtime", ACC_VERSION},
@@ -84,7 +84,7 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
       {"gathers of NCCL without multiprocessors", number(settings.nccl.zero_sm)},
       {"shared resources of NCCL", number(settings.nccl.split_share)},
       {"deterministic", number(settings.deterministic)}};
-  for (const plugins::SettingRow& row : plugins::settings_table()) {
+  for (const settings::SettingRow& row : settings::settings_table()) {
     if (!row.engine.term.empty()) {
       terms.emplace_back(row.engine.term, row.engine.text(sharding));
     }
@@ -118,7 +118,7 @@ std::pair<std::string, std::string> first_difference(std::string_view a, std::st
 
 }  // namespace
 
-void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
+void check_agreement(const settings::RuntimeSettings& settings, rendezvous::Store& store) {
   const auto& identity = settings.identity;
   if (identity.world_size == 1) {
     return;
@@ -145,7 +145,7 @@ void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store
   }
 }
 
-std::uint32_t agree_on_number(const plugins::WorkerIdentity& identity,
+std::uint32_t agree_on_number(const settings::WorkerIdentity& identity,
                               std::chrono::milliseconds timeout, rendezvous::Store* store) {
   const std::uint32_t own = std::random_device{}();
   if (identity.world_size == 1 || store == nullptr) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -20,11 +20,11 @@ namespace acc::detail {
 
 /// Compares the settings of all ranks. Collective over the job's ranks. If a rank differs from rank
 /// 0, all ranks throw Error(disagreement) that names the rank, the setting and both values.
-void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store);
+void check_agreement(const settings::RuntimeSettings& settings, rendezvous::Store& store);
 
 /// Returns a random number that rank 0 chooses, the same on every rank. store: may be null for one
 /// rank. Throws Error(protocol) if the store's value is not such a number.
-std::uint32_t agree_on_number(const plugins::WorkerIdentity& identity,
+std::uint32_t agree_on_number(const settings::WorkerIdentity& identity,
                               std::chrono::milliseconds timeout, rendezvous::Store* store);
 
 }  // namespace acc::detail

@@ -52,7 +52,15 @@ bool Unit::keeps_addresses() const {
 }
 
 void Unit::set_requires_grad(Parameter parameter, bool requires_grad) {
-  mine(state_).set_requires_grad(parameter, requires_grad);
+  guarded(state_->model->context().groups,
+          [&] { mine(state_).set_requires_grad(parameter, requires_grad); });
+}
+
+void Unit::hold_gradients(bool held) {
+  guarded(state_->model->context().groups, [&] {
+    state_->model->finalize();
+    mine(state_).hold_gradients(held);
+  });
 }
 
 ForwardUse Unit::forward() {
@@ -132,7 +140,7 @@ Optimizer Model::optimizer(const ProgramRule& rule) {
 }
 
 Optimizer Model::optimizer_from_settings() {
-  const plugins::ShardingSettings& asked = mine(state_).context().settings.sharding;
+  const settings::ShardingSettings& asked = mine(state_).context().settings.sharding;
   const LrSchedule schedule = optim::schedule_of(asked.schedule);
   Optimizer optimizer(made(state_, optim::optimizer_of(asked.optimizer)));
   if (schedule) {

@@ -2,8 +2,8 @@
 #include "acc/runtime.hpp"
 
 #include "acc/base/log.hpp"
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "acc/settings/environment.hpp"
 #include "api/mine.hpp"
 #include "api/runtime_state.hpp"
 #include "collectives/make_group.hpp"
@@ -27,8 +27,8 @@ using sharding::guarded;
 
 namespace {
 
-std::string precision_in_words(const plugins::ShardingSettings& sharding) {
-  using plugins::MixedPrecision;
+std::string precision_in_words(const settings::ShardingSettings& sharding) {
+  using settings::MixedPrecision;
   std::string text = sharding.mixed_precision == MixedPrecision::no
                          ? "fp32"
                          : fmt::format("{} with fp32 master", to_string(sharding.mixed_precision));
@@ -51,10 +51,10 @@ void write_whole_lines() noexcept {
   }
 }
 
-Runtime from_program(const plugins::ProgramSettings& program) {
+Runtime from_program(const settings::ProgramSettings& program) {
   write_whole_lines();
   return Runtime::from_settings(
-      plugins::settings_from_environment(plugins::current_environment(), program));
+      settings::settings_from_environment(settings::current_environment(), program));
 }
 
 }  // namespace
@@ -69,14 +69,14 @@ Runtime Runtime::from_environment(const DeepSpeedPlugin& plugin) {
 
 Runtime Runtime::from_environment() {
   write_whole_lines();
-  return from_settings(plugins::settings_from_environment(plugins::current_environment()));
+  return from_settings(settings::settings_from_environment(settings::current_environment()));
 }
 
-Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
+Runtime Runtime::from_settings(const settings::RuntimeSettings& settings) {
   return from_settings(settings, collectives::connect_store(settings.identity));
 }
 
-Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
+Runtime Runtime::from_settings(const settings::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store) {
   Runtime runtime(make_own<detail::RuntimeState>(settings, std::move(store)));
   if (const Logger log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
@@ -94,7 +94,7 @@ int Runtime::local_rank() const {
 int Runtime::world_size() const {
   return state_->settings.identity.world_size;
 }
-const plugins::RuntimeSettings& Runtime::settings() const {
+const settings::RuntimeSettings& Runtime::settings() const {
   return state_->settings;
 }
 
@@ -108,7 +108,7 @@ ComputeDevice Runtime::device() const {
 
 void Runtime::account_memory(std::int64_t nbytes, std::string_view what) {
   device::Device& device = *mine(state_).compute.device;
-  if (device.kind() != plugins::Device::cpu) {
+  if (device.kind() != settings::Device::cpu) {
     device.account(nbytes, what);
   }
 }
@@ -117,7 +117,7 @@ void Runtime::account_memory(std::int64_t nbytes, std::string_view what) {
 // lists only properties that differ from the defaults at its end.
 std::string Runtime::summary() const {
   const auto& plan = state_->groups.plan;
-  const plugins::RuntimeSettings& settings = state_->settings;
+  const settings::RuntimeSettings& settings = state_->settings;
   const bool alone = world_size() == 1;
   std::string text;
   if (settings.origin != "none") {
@@ -162,7 +162,7 @@ std::string Runtime::describe() const {
 }
 
 Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
-  if (mine(state_).settings.sharding.mixed_precision == plugins::MixedPrecision::fp8 &&
+  if (mine(state_).settings.sharding.mixed_precision == settings::MixedPrecision::fp8 &&
       !options.fp8) {
     throw Error(Errc::not_supported,
                 "mixed_precision fp8: this program does not compute in fp8 on " + device().name +
@@ -236,7 +236,7 @@ void Runtime::abort(const std::string& reason) noexcept {
 }
 
 std::vector<bool> Runtime::wrap(const std::vector<ModuleInfo>& modules) const {
-  const plugins::ShardingSettings& settings = state_->settings.sharding;
+  const settings::ShardingSettings& settings = state_->settings.sharding;
   std::vector<model::DeclaredUnit> declared(modules.size());
   std::map<std::string, std::pair<std::size_t, std::size_t>> first;  // module, its parameter
   for (std::size_t m = 0; m < modules.size(); ++m) {
@@ -255,8 +255,8 @@ std::vector<bool> Runtime::wrap(const std::vector<ModuleInfo>& modules) const {
   }
   const model::ModuleTree tree =
       model::build_tree(declared, model::IgnoredModules(settings.ignored_modules));
-  const bool program_chooses = settings.wrap_policy == plugins::WrapPolicy::unset ||
-                               (settings.wrap_policy == plugins::WrapPolicy::transformer_based &&
+  const bool program_chooses = settings.wrap_policy == settings::WrapPolicy::unset ||
+                               (settings.wrap_policy == settings::WrapPolicy::transformer_based &&
                                 settings.transformer_layer_classes.empty());
   std::vector<bool> chosen(modules.size());
   for (const int module : model::wrap(state_->settings, tree)) {

@@ -40,8 +40,8 @@ void pin_choices() {
 
 }  // namespace
 
-void check_supported(const plugins::RuntimeSettings& settings) {
-  const plugins::ShardingSettings& asked = settings.sharding;
+void check_supported(const settings::RuntimeSettings& settings) {
+  const settings::ShardingSettings& asked = settings.sharding;
   std::vector<std::string> refused;
   const auto refuse = [&](bool condition, const std::string& what) {
     if (condition) {
@@ -49,8 +49,8 @@ void check_supported(const plugins::RuntimeSettings& settings) {
     }
   };
   // Offload to the CPU is never refused: on the CPU device everything is in host memory anyway.
-  refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
-  refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
+  refuse(asked.offload_param == settings::OffloadDevice::nvme, "offload of parameters to nvme");
+  refuse(asked.offload_optimizer == settings::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
   refuse(!asked.unsupported.empty(), asked.unsupported + " (of the DeepSpeed file)");
   if (!refused.empty()) {
@@ -76,7 +76,7 @@ Members& members() {
 }  // namespace
 
 /// A child has the environment of its parent, and would join the job as its parent's rank.
-RuntimeState::Membership::Membership(const plugins::WorkerIdentity& identity) {
+RuntimeState::Membership::Membership(const settings::WorkerIdentity& identity) {
   Members& all = members();
   if (all.owner && identity.world_size > 1) {
     all.owner->check(fmt::format("rank {} of the job", identity.rank));
@@ -96,7 +96,7 @@ RuntimeState::Membership::~Membership() {
   }
 }
 
-RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
+RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : membership_(wanted.identity), settings(wanted), store(std::move(given)) {
   // The order matters: environment variables before libraries are loaded, the trace file before any
@@ -125,7 +125,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   }
   // Groups on a GPU report their collectives to the tracer themselves, through
   // Device::set_timeline.
-  const bool on_host = compute.device->kind() == plugins::Device::cpu;
+  const bool on_host = compute.device->kind() == settings::Device::cpu;
   groups.record(std::move(recorder), tracer && on_host ? compute.device : nullptr);
 }
 

@@ -33,7 +33,7 @@ class RuntimeState {
   /// before.
   class Membership {
    public:
-    explicit Membership(const plugins::WorkerIdentity& identity);
+    explicit Membership(const settings::WorkerIdentity& identity);
     ~Membership();
     Membership(const Membership&) = delete;
     Membership& operator=(const Membership&) = delete;
@@ -43,10 +43,10 @@ class RuntimeState {
  public:
   /// Checks and compares settings, opens the device and makes the groups; collective. store:
   /// through which the ranks find each other; may be null for one rank.
-  RuntimeState(const plugins::RuntimeSettings& settings, std::unique_ptr<rendezvous::Store> store);
+  RuntimeState(const settings::RuntimeSettings& settings, std::unique_ptr<rendezvous::Store> store);
   ~RuntimeState();
 
-  plugins::RuntimeSettings settings;
+  settings::RuntimeSettings settings;
   device::Opened compute;
   std::unique_ptr<rendezvous::Store> store;
   sharding::Groups groups;
@@ -69,6 +69,6 @@ class RuntimeState {
 };
 
 /// Throws Error(not_supported) that lists the settings that this version or build does not support.
-void check_supported(const plugins::RuntimeSettings& settings);
+void check_supported(const settings::RuntimeSettings& settings);
 
 }  // namespace acc::detail

@@ -51,11 +51,11 @@ detail::UnitState& opened(detail::UnitState* unit) {
   return mine(unit);
 }
 
-void check_view_is_float(const detail::UnitState& unit) {
-  const DType dtype = unit.model->context().precision.viewed;
+void check_view_is_float(const detail::UnitState& unit, Parameter parameter) {
+  const DType dtype = unit.record(parameter).precision.viewed;
   if (dtype != DType::float32) {
     throw Error(Errc::invalid_argument,
-                fmt::format("unit '{}' has its parameters in {}: get them with raw()", unit.label,
+                fmt::format("unit '{}' has a parameter in {}: get it with raw()", unit.label,
                             to_string(dtype)));
   }
 }
@@ -87,7 +87,7 @@ void ForwardUse::end() {
 }
 
 const float* ForwardUse::operator[](Parameter parameter) const {
-  check_view_is_float(opened(unit_));
+  check_view_is_float(opened(unit_), parameter);
   return static_cast<const float*>(raw(parameter));
 }
 
@@ -118,7 +118,7 @@ void BackwardUse::end() {
 }
 
 const float* BackwardUse::operator[](Parameter parameter) const {
-  check_view_is_float(opened(unit_));
+  check_view_is_float(opened(unit_), parameter);
   return static_cast<const float*>(raw(parameter));
 }
 
@@ -128,13 +128,13 @@ const void* BackwardUse::raw(Parameter parameter) const {
 }
 
 Gradient BackwardUse::grad(Parameter parameter) {
-  check_view_is_float(opened(unit_));
+  check_view_is_float(opened(unit_), parameter);
   const RawGradient place = raw_grad(parameter);
   return {.data = static_cast<float*>(place.data), .beta = place.beta};
 }
 
 float* BackwardUse::grad_to_add(Parameter parameter) {
-  check_view_is_float(opened(unit_));
+  check_view_is_float(opened(unit_), parameter);
   return static_cast<float*>(raw_grad_to_add(parameter));
 }
 
@@ -154,10 +154,11 @@ void* BackwardUse::raw_grad_to_add(Parameter parameter) {
       guarded(unit_->model->context().groups, [&] { return place.owner->gradient(place.index); });
   asked_gradient_ = asked_gradient_ || target.data != nullptr;
   if (target.data != nullptr && !target.written) {
-    const auto& context = unit_->model->context();
-    const auto numel = static_cast<std::size_t>(unit_->record(parameter).numel);
-    context.device->zero(target.data, numel * nbytes_of(context.precision.viewed),
-                         context.device->compute());
+    const sharding::ParameterRecord& record = unit_->record(parameter);
+    device::Device& device = *unit_->model->context().device;
+    device.zero(target.data,
+                static_cast<std::size_t>(record.numel) * nbytes_of(record.precision.viewed),
+                device.compute());
   }
   return target.data;
 }

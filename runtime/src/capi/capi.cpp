@@ -141,7 +141,7 @@ acc_status acc_runtime_device(const acc_runtime* runtime, acc_device_info* info)
     const acc::ComputeDevice device = required(runtime, "runtime").value.device();
     give(info,
          {sizeof(acc_device_info),
-          device.kind == acc::plugins::Device::cuda ? ACC_DEVICE_CUDA : ACC_DEVICE_CPU,
+          device.kind == acc::settings::Device::cuda ? ACC_DEVICE_CUDA : ACC_DEVICE_CPU,
           device.index, device.stream},
          "info");
   });

@@ -52,6 +52,10 @@ struct acc_no_sync {
   std::shared_ptr<void> scope;
   acc::OwnProcess owner = {};
 };
+struct acc_gradients {
+  std::vector<std::shared_ptr<void>> memory;
+  acc::OwnProcess owner = {};
+};
 struct acc_saved_activation {
   acc::SavedActivation value;
   acc::OwnProcess owner = {};

@@ -40,6 +40,18 @@ acc::Shape shape_of(const std::int64_t* shape, std::size_t num_dims) {
   return sizes;
 }
 
+std::optional<acc::ParameterDTypes> dtypes_of(const acc_parameter_config& config) {
+  if (config.own_dtypes == 0) {
+    return std::nullopt;
+  }
+  const auto any = [](std::int32_t dtype, const char* field) {
+    return dtype_of(dtype, field, ACC_FLOAT8_E8M0FNU);
+  };
+  return acc::ParameterDTypes{.stored = any(config.stored_dtype, "config.stored_dtype"),
+                              .computed = any(config.computed_dtype, "config.computed_dtype"),
+                              .reduced = any(config.reduced_dtype, "config.reduced_dtype")};
+}
+
 acc::ModuleInfo module_of(const acc_module& module) {
   acc::ModuleInfo info{.name = string_of(module.name, "module.name"),
                        .class_name = string_of(module.class_name, "module.class_name"),
@@ -128,7 +140,9 @@ acc_status acc_unit_parameter(acc_unit* unit, const char* name, const int64_t* s
         config_of<acc_parameter_config>(config, ACC_PARAMETER_CONFIG_INITIALIZER, "config");
     result = std::bit_cast<acc_parameter>(unit_of(unit).parameter(
         string_of(name, "name"), shape_of(shape, num_dims), initializer_of(values),
-        {.trainable = values.trainable != 0, .weight_decay = values.weight_decay != 0}));
+        {.trainable = values.trainable != 0,
+         .weight_decay = values.weight_decay != 0,
+         .dtypes = dtypes_of(values)}));
   });
 }
 

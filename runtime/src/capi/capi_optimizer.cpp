@@ -90,7 +90,8 @@ void pass(acc_shards_function function, void* context,
                       .dtype = static_cast<std::int32_t>(each.dtype),
                       .in_host_memory = each.in_host_memory,
                       .weights = each.weights,
-                      .gradient = each.gradient});
+                      .gradient = each.gradient,
+                      .gives_gradient = each.gradient_memory ? 1 : 0});
   }
   int status = 0;
   call_program(context, [&] { status = function(passed.data(), passed.size(), context); });
@@ -196,14 +197,25 @@ acc_status acc_model_shards(acc_model* model, acc_shards_function visit, void* c
       [&] { pass(&required(visit, "visit"), context, required(model, "model").value.shards()); });
 }
 
-acc_status acc_model_take_gradients(acc_model* model, acc_shards_function visit,
-                                    void* context) noexcept {
+acc_status acc_model_take_gradients(acc_model* model, acc_shards_function visit, void* context,
+                                    acc_gradients** kept) noexcept {
   return guarded([&] {
     const auto function = &required(visit, "visit");
+    auto memory = std::make_unique<acc_gradients>();
     required(model, "model").value.take_gradients([&](std::span<const acc::ParameterShard> shards) {
+      for (const acc::ParameterShard& each : shards) {
+        memory->memory.push_back(each.gradient_memory);
+      }
       pass(function, context, shards);
     });
+    if (kept != nullptr) {
+      *kept = memory.release();
+    }
   });
+}
+
+void acc_gradients_free(acc_gradients* gradients) noexcept {
+  release(gradients);
 }
 
 acc_status acc_model_publish(acc_model* model) noexcept {

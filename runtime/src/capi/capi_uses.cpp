@@ -154,6 +154,10 @@ acc_status acc_unit_set_requires_grad(acc_unit* unit, acc_parameter parameter,
       [&] { unit_of(unit).set_requires_grad(parameter_of(parameter), requires_grad != 0); });
 }
 
+acc_status acc_unit_hold_gradients(acc_unit* unit, int held) noexcept {
+  return guarded([&] { unit_of(unit).hold_gradients(held != 0); });
+}
+
 acc_status acc_runtime_keep(acc_runtime* runtime, const void* data, size_t nbytes,
                             acc_saved_activation** saved) noexcept {
   return guarded([&] {

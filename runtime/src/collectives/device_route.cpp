@@ -131,8 +131,8 @@ RankHardware decode_hardware(const std::string& text) {
   return hardware;
 }
 
-DeviceRoute choose_route(plugins::DeviceCollectives wanted, const Ranks& ranks) {
-  if (wanted == plugins::DeviceCollectives::staged) {
+DeviceRoute choose_route(settings::DeviceCollectives wanted, const Ranks& ranks) {
+  if (wanted == settings::DeviceCollectives::staged) {
     return {.nccl = false, .reason = "ACC_COLLECTIVES=staged"};
   }
   std::optional<std::string> problem = missing_nccl(ranks);
@@ -141,7 +141,7 @@ DeviceRoute choose_route(plugins::DeviceCollectives wanted, const Ranks& ranks) 
   if (!problem) {
     return {.nccl = true, .reason = "NCCL " + nccl_version_text(ranks[0].nccl_version)};
   }
-  if (wanted == plugins::DeviceCollectives::nccl) {
+  if (wanted == settings::DeviceCollectives::nccl) {
     throw Error(Errc::device,
                 fmt::format("ACC_COLLECTIVES=nccl is not possible: {} (use ACC_COLLECTIVES=staged, "
                             "which needs no NCCL)",

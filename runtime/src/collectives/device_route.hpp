@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <string>
 #include <vector>
@@ -41,6 +41,7 @@ std::string nccl_version_text(int version);
 /// same `ranks` (all ranks of the job, in rank order) and get the same result. `wanted` is
 /// ACC_COLLECTIVES; with `automatic`, anything that prevents NCCL selects staging. Throws
 /// Error(device) if `wanted` is `nccl` and NCCL cannot be used.
-DeviceRoute choose_route(plugins::DeviceCollectives wanted, const std::vector<RankHardware>& ranks);
+DeviceRoute choose_route(settings::DeviceCollectives wanted,
+                         const std::vector<RankHardware>& ranks);
 
 }  // namespace acc::collectives

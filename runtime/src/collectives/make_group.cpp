@@ -42,7 +42,7 @@ std::string machine_name() {
 }
 
 /// Index of the host (node_rank) that runs a global rank. Ranks are numbered host by host.
-int host_of(int rank, const plugins::WorkerIdentity& identity) {
+int host_of(int rank, const settings::WorkerIdentity& identity) {
   if (identity.local_world_sizes.empty()) {
     return rank / identity.local_world_size;
   }
@@ -56,7 +56,7 @@ int host_of(int rank, const plugins::WorkerIdentity& identity) {
 
 /// Number of the given ranks on each host that has any of them, in host order. `ranks` ascend.
 std::vector<int> ranks_by_host(const std::vector<int>& ranks,
-                               const plugins::WorkerIdentity& identity) {
+                               const settings::WorkerIdentity& identity) {
   std::vector<int> counts;
   int last = -1;
   for (const int rank : ranks) {
@@ -112,13 +112,13 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
   return name.data();
 }
 
-std::string store_prefix(const plugins::WorkerIdentity& identity, std::string_view user) {
+std::string store_prefix(const settings::WorkerIdentity& identity, std::string_view user) {
   const std::uint64_t unknown_part = keyed_hash(hash_key(identity.job_secret), "store keys");
   return fmt::format("{}{}/{:016x}/{}/{}", rendezvous::kUnlistedKeys, user, unknown_part,
                      identity.run_id, identity.restart_count);
 }
 
-std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
+std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity) {
   if (identity.world_size == 1) {
     return nullptr;
   }
@@ -132,7 +132,7 @@ std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& 
       fmt::format("{}/{}", store_prefix(identity, "acc"), connections++), std::move(store));
 }
 
-GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+GroupFactory::GroupFactory(const settings::RuntimeSettings& settings, rendezvous::Store* store,
                            device::DevicePtr device, device::Backend* backend)
     : settings_(settings), store_(store), device_(std::move(device)), backend_(backend) {
   if (store_ != nullptr && settings_.identity.world_size > 1) {
@@ -150,7 +150,7 @@ GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous:
 }
 
 DeviceRoute GroupFactory::agree_on_route() const {
-  const bool wants_nccl = settings_.device_collectives != plugins::DeviceCollectives::staged;
+  const bool wants_nccl = settings_.device_collectives != settings::DeviceCollectives::staged;
   // A job that asks for staging does not load NCCL at all.
   const RankHardware own{.host = machine_name(),
                          .hardware_id = device_->hardware_id(),

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 #include "collectives/device_route.hpp"
 #include "collectives/group_spec.hpp"
 #include "device/backend.hpp"
@@ -21,11 +21,11 @@ namespace acc::collectives {
 
 /// Prefix of the keys that component `user` writes to the job's store. It is different for each
 /// attempt of the job, and a process that does not have the job's secret cannot guess it.
-std::string store_prefix(const plugins::WorkerIdentity& identity, std::string_view user);
+std::string store_prefix(const settings::WorkerIdentity& identity, std::string_view user);
 
 /// Connects to the job's store at MASTER_ADDR:MASTER_PORT. The returned store adds this attempt's
 /// key prefix. Null if the job has one rank. Throws if the store cannot be reached within 60 s.
-std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);
+std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity);
 
 /// The local address from which this machine sends to `host`; the job's other machines can reach
 /// this machine at it. Connects a UDP socket, which sends no packet. Throws Error(connection) if
@@ -38,7 +38,7 @@ class GroupFactory {
  public:
   /// Collective over the job's ranks if the device is a GPU. `store` is null if the job has one
   /// rank; `backend` is null on the CPU. Both outlive the groups.
-  GroupFactory(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+  GroupFactory(const settings::RuntimeSettings& settings, rendezvous::Store* store,
                device::DevicePtr device, device::Backend* backend);
 
   /// Makes the process group of `ranks` (global, ascending, this rank among them) for memory of the
@@ -64,7 +64,7 @@ class GroupFactory {
   [[nodiscard]] DeviceRoute agree_on_route() const;
   [[nodiscard]] std::shared_ptr<ProcessGroup> make_host_group(GroupSpec spec) const;
 
-  const plugins::RuntimeSettings& settings_;
+  const settings::RuntimeSettings& settings_;
   rendezvous::Store* store_;
   device::DevicePtr device_;
   device::Backend* backend_;

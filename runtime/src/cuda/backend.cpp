@@ -71,7 +71,7 @@ class CudaBackend final : public device::Backend {
   std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
       const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
       device::DevicePtr device, collectives::ProcessGroup* parent, int color,
-      const plugins::NcclOptions& options) override {
+      const settings::NcclOptions& options) override {
     return cuda::make_nccl_group(spec, std::move(host), std::move(device), parent, color, options);
   }
 };

@@ -80,7 +80,7 @@ class CudaDevice final : public device::Device {
     (void)cudaDeviceSynchronize();
   }
 
-  plugins::Device kind() const noexcept override { return plugins::Device::cuda; }
+  settings::Device kind() const noexcept override { return settings::Device::cuda; }
   int index() const noexcept override { return index_; }
   std::string describe() const override {
     return fmt::format("cuda:{} ({})", index_, properties_.name);

@@ -36,7 +36,7 @@ class Backend {
   virtual std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
       const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
       DevicePtr device, collectives::ProcessGroup* parent, int color,
-      const plugins::NcclOptions& options) = 0;
+      const settings::NcclOptions& options) = 0;
 };
 
 /// Version of the binary interface. Increase it at every incompatible change of this header,

@@ -126,7 +126,7 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int threads) : team_(threads) {}
 
-  plugins::Device kind() const noexcept override { return plugins::Device::cpu; }
+  settings::Device kind() const noexcept override { return settings::Device::cpu; }
   int index() const noexcept override { return 0; }
   std::string describe() const override { return "cpu"; }
   std::string hardware_id() const override { return "cpu"; }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/types.hpp"
+#include "acc/settings/sharding_settings.hpp"
 #include "kernels/kernels.hpp"
 
 #include <cstddef>
@@ -134,7 +134,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  [[nodiscard]] virtual plugins::Device kind() const noexcept = 0;
+  [[nodiscard]] virtual settings::Device kind() const noexcept = 0;
   [[nodiscard]] virtual int index() const noexcept = 0;  ///< 0 on the CPU
   /// Name for messages: "cpu", "cuda:0 (NVIDIA H200)".
   [[nodiscard]] virtual std::string describe() const = 0;

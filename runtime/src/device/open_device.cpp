@@ -40,7 +40,7 @@ Backend& load_backend() {
 }
 
 // Index of this worker's GPU among those that it sees.
-int choose_gpu(const plugins::RuntimeSettings& settings, int count) {
+int choose_gpu(const settings::RuntimeSettings& settings, int count) {
   const auto& identity = settings.identity;
   if (settings.share_gpus) {
     return identity.local_rank % count;
@@ -56,8 +56,8 @@ int choose_gpu(const plugins::RuntimeSettings& settings, int count) {
 
 }  // namespace
 
-Opened open_device(const plugins::RuntimeSettings& settings) {
-  if (settings.device == plugins::Device::cpu) {
+Opened open_device(const settings::RuntimeSettings& settings) {
+  if (settings.device == settings::Device::cpu) {
     return {.device = open_cpu_device()};
   }
   // Loaded once and never unloaded: memory and streams of the library may outlive every runtime.

@@ -39,24 +39,24 @@ namespace {
 
 /// Threads of the CPU updater of an offloaded optimizer: an equal part of the cores that this
 /// process may use.
-int updater_threads(const plugins::WorkerIdentity& identity) {
+int updater_threads(const settings::WorkerIdentity& identity) {
   return std::max(1, usable_cores() / identity.local_world_size);
 }
 
 bool on_gpu(const device::Device& device) {
-  return device.kind() == plugins::Device::cuda;
+  return device.kind() == settings::Device::cuda;
 }
 
 /// On the CPU, offload settings have no effect: everything is in host memory.
-sharding::Context make_context(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+sharding::Context make_context(const settings::RuntimeSettings& settings, sharding::Groups groups,
                                const device::DevicePtr& device,
                                std::shared_ptr<trace::Tracer> tracer, const ModelOptions& options) {
-  plugins::RuntimeSettings own = settings;
-  plugins::ShardingSettings& asked = own.sharding;
+  settings::RuntimeSettings own = settings;
+  settings::ShardingSettings& asked = own.sharding;
   if (options.by_rows) {
     asked.gradient_accumulation_steps = 1;  // the program takes the gradients of each micro-step
   }
-  const plugins::StrategySwitches on = groups.plan.on;
+  const settings::StrategySwitches on = groups.plan.on;
   const bool gpu = on_gpu(*device);
   sharding::PrecisionPolicy precision = sharding::make_policy(asked, options.dtype, device->kind());
   if ((options.bfloat16_on_cpu && precision.gathered == DType::bfloat16) ||
@@ -66,8 +66,8 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
   if (options.float32_buffers) {
     precision.buffers = DType::float32;
   }
-  const bool offloads_optimizer = gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu;
-  const bool offloads_param = gpu && asked.offload_param == plugins::OffloadDevice::cpu;
+  const bool offloads_optimizer = gpu && asked.offload_optimizer == settings::OffloadDevice::cpu;
+  const bool offloads_param = gpu && asked.offload_param == settings::OffloadDevice::cpu;
   return {.settings = own,
           .on = on,
           .groups = std::move(groups),
@@ -77,9 +77,6 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
                          : device,
           .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
           .precision = precision,
-          .gradient_scaling = sharding::scale_gradients(
-              settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
-              on.shard_gradients ? precision.reduced : precision.reduced_whole),
           .by_rows = options.by_rows,
           // mprotect(2) protects host memory only.
           .guard = std::make_unique<sharding::ViewGuard>(settings.check && !gpu && !options.by_rows,
@@ -89,7 +86,7 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
 
 }  // namespace
 
-ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+ModelState::ModelState(const settings::RuntimeSettings& settings, sharding::Groups groups,
                        const device::DevicePtr& device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed, const ModelOptions& options)
     : context_(make_context(settings, std::move(groups), device, std::move(tracer), options)),
@@ -182,6 +179,11 @@ model::Declaration ModelState::declaration() const {
     for (const ParameterRecord& each : unit->parameters) {
       std::string value = sizes(each.shape);
       value += each.trainable ? "" : ", frozen";
+      if (each.has_own_dtypes) {
+        value +=
+            fmt::format(", {} computed in {} and reduced in {}", to_string(each.precision.stored),
+                        to_string(each.precision.viewed), to_string(each.precision.reduced));
+      }
       value += each.weight_decay ? "" : ", without weight decay";
       value +=
           each.aliases.empty() ? "" : fmt::format(", tied to {}", fmt::join(each.aliases, ", "));
@@ -216,7 +218,7 @@ void ModelState::check_names() const {
 }
 
 model::Assembly ModelState::plan_units() {
-  const plugins::ShardingSettings& settings = context_.settings.sharding;
+  const settings::ShardingSettings& settings = context_.settings.sharding;
   const model::IgnoredModules ignored(settings.ignored_modules);
   std::vector<model::DeclaredUnit> declared;
   for (const auto& unit : unit_states_) {
@@ -280,19 +282,24 @@ void ModelState::mark_persistent() {
 /// The usual size of a gather buffer is that of the largest flat parameter outside the root, so
 /// that every unit can use any buffer; the root, often larger, gets its own.
 void ModelState::size_pools() {
-  std::int64_t largest = 0;
+  std::size_t usual = 0;
+  std::size_t most = 1;  // flat parameters of a unit
   for (const auto& unit : shard_units_) {
+    most = std::max(most, unit->flats().size());
     for (const auto& flat : unit->flats()) {
       const auto& layout = flat->layout();
       logger(Component::runtime)
           .debug("unit {}: {} elements with padding, {} per shard", flat->unit_name(),
                  layout.padded_numel, layout.shard_numel);
-      largest = std::max(largest, unit->is_root() ? 0 : layout.padded_numel);
+      const std::size_t nbytes =
+          static_cast<std::size_t>(layout.padded_numel) * nbytes_of(layout.precision.gathered);
+      usual = std::max(usual, unit->is_root() ? 0 : nbytes);
     }
   }
-  const std::size_t usual =
-      static_cast<std::size_t>(largest) * nbytes_of(context_.precision.gathered);
   pools_.gathers.expect(usual);
+  if (context_.by_rows) {
+    pools_.gradients.expect(most);
+  }
   if (pools_.secondary_gathers) {
     pools_.secondary_gathers->expect(usual);
   }
@@ -322,7 +329,9 @@ void ModelState::make_units(const model::Assembly& plan) {
 /// first use (transient weights).
 void ModelState::initialize() {
   for (sharding::FlatParameter* flat : flats()) {
-    sharding::initialize(context_, *flat, seed_);
+    if (!flat->parameters().front().has_own_dtypes) {
+      sharding::initialize(context_, *flat, seed_);
+    }
     flat->publish();
   }
   for (model::BufferRecord* buffer : buffers()) {
@@ -494,7 +503,9 @@ void ModelState::finish_reductions() {
   for (sharding::FlatParameter* flat : flats()) {
     if (flat->trainable()) {
       flat->settle();  // waits also for a gather of the weights that no scope has used
-      gradients.push_back(flat->gradient());
+      if (flat->gradient()->is_due()) {
+        gradients.push_back(flat->gradient());
+      }
     }
   }
   if (context_.groups.replicate && context_.on.shard_gradients) {
@@ -516,7 +527,7 @@ void ModelState::finish_reductions() {
 
 std::vector<ParameterShard> ModelState::shards(bool trained_only) {
   std::vector<ParameterShard> all;
-  const bool in_host_memory = context_.updater->kind() == plugins::Device::cpu;
+  const bool in_host_memory = context_.updater->kind() == settings::Device::cpu;
   for (sharding::FlatParameter* flat : flats()) {
     if (trained_only && !flat->trainable()) {
       continue;
@@ -544,7 +555,7 @@ std::vector<ParameterShard> ModelState::shards_with_gradients() {
   auto shard = all.begin();
   for (sharding::FlatParameter* flat : flats()) {
     for (std::size_t i = 0; flat->trainable() && i < flat->parameters().size(); ++i, ++shard) {
-      if (!left_out.contains(shard->name)) {
+      if (!left_out.contains(shard->name) && flat->gradient()->is_due()) {
         shard->gradient =
             flat->gradient()->reduced() + overlap(flat->layout(), i, flat->owned()).in_shard;
       }
@@ -556,8 +567,16 @@ std::vector<ParameterShard> ModelState::shards_with_gradients() {
 void ModelState::take_gradients(const ShardsVisit& visit) {
   finish_reductions();
   check_order(0.0);
-  sharding::with_program(context_.groups, "the function that takes gradients",
-                         [&] { visit(shards_with_gradients()); });
+  std::vector<ParameterShard> all = shards_with_gradients();
+  auto shard = all.begin();
+  for (sharding::FlatParameter* flat : flats()) {
+    if (context_.by_rows && flat->trainable()) {  // one shard for each
+      shard->gradient_memory =
+          flat->gradient()->is_due() ? flat->gradient()->give_reduced() : nullptr;
+      ++shard;
+    }
+  }
+  sharding::with_program(context_.groups, "the function that takes gradients", [&] { visit(all); });
   drop_gradients();  // forwards that have begun still await their backwards
 }
 
@@ -569,6 +588,9 @@ void ModelState::publish() {
   for (sharding::FlatParameter* flat : flats()) {
     flat->round_master();
     flat->publish();
+  }
+  if (context_.announces_together()) {
+    context_.groups.shard->barrier()->wait();
   }
 }
 
@@ -655,7 +677,7 @@ void ModelState::seed_noise(std::uint64_t seed) {
 
 void ModelState::share(const std::string& name, void* data, std::size_t nbytes) {
   finalize();
-  const plugins::ShardingSettings& settings = context_.settings.sharding;
+  const settings::ShardingSettings& settings = context_.settings.sharding;
   if (settings.sync_module_states &&
       !model::IgnoredModules(settings.ignored_modules).contains_holder_of(name)) {
     model::broadcast_values(context_, data, nbytes);

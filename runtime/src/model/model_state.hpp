@@ -21,7 +21,7 @@ namespace acc::detail {
 /// units share.
 class ModelState {
  public:
-  ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+  ModelState(const settings::RuntimeSettings& settings, sharding::Groups groups,
              const device::DevicePtr& device, std::shared_ptr<trace::Tracer> tracer,
              std::uint64_t seed, const ModelOptions& options);
   ~ModelState();

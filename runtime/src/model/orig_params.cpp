@@ -33,7 +33,7 @@ void check_alike(const std::string& unit, const std::vector<ParameterRecord>& pa
 
 }  // namespace
 
-void check_trained_alike(const plugins::ShardingSettings& settings, const std::string& unit,
+void check_trained_alike(const settings::ShardingSettings& settings, const std::string& unit,
                          const std::vector<ParameterRecord>& parameters) {
   if (settings.use_orig_params) {
     return;
@@ -44,7 +44,7 @@ void check_trained_alike(const plugins::ShardingSettings& settings, const std::s
               });
 }
 
-void check_grouped_alike(const plugins::ShardingSettings& settings, const std::string& unit,
+void check_grouped_alike(const settings::ShardingSettings& settings, const std::string& unit,
                          const std::vector<ParameterRecord>& parameters,
                          const std::function<std::string(const ParameterRecord&)>& group_of) {
   if (settings.use_orig_params) {

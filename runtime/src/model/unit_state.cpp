@@ -102,6 +102,14 @@ Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer in
   record.initializer = std::move(initializer);
   record.trainable = options.trainable;
   record.weight_decay = options.weight_decay;
+  if (options.dtypes && !model->context().by_rows) {
+    throw Error(
+        Errc::invalid_argument,
+        fmt::format("parameter {}: dtypes of its own need ModelOptions::by_rows", record.name));
+  }
+  record.has_own_dtypes = options.dtypes.has_value();
+  record.precision = options.dtypes ? sharding::policy_of(*options.dtypes, options.trainable)
+                                    : model->context().precision;
   parameters.push_back(std::move(record));
   return {static_cast<std::int32_t>(parameters.size()) - 1, number_};
 }
@@ -165,6 +173,9 @@ bool UnitState::trains() const {
 
 void UnitState::set_requires_grad(Parameter parameter, bool requires_grad) {
   const std::size_t position = checked(parameter);
+  if (model->context().by_rows) {
+    want_gradient(position, requires_grad);
+  }
   if (!parameters[position].trainable) {
     if (requires_grad) {
       throw Error(Errc::invalid_argument,
@@ -180,6 +191,25 @@ void UnitState::set_requires_grad(Parameter parameter, bool requires_grad) {
   Requirement& it = requirements_[position];
   it.now = requires_grad;
   it.paused = it.paused || !requires_grad;
+}
+
+void UnitState::want_gradient(std::size_t position, bool wanted) {
+  model->finalize();
+  ParameterRecord& record = parameters[position];
+  if (wanted && !record.trainable) {
+    const sharding::PrecisionPolicy& now = record.precision;
+    record.precision = sharding::policy_of(
+        {.stored = now.stored, .computed = now.viewed, .reduced = now.reduced}, true);
+    record.trainable = true;
+  }
+  places[position].owner->want_gradient(places[position].index, wanted);
+}
+
+void UnitState::hold_gradients(bool held) {
+  held_ = held;
+  for (const Place& place : places) {
+    place.owner->hold_gradient(place.index, held);
+  }
 }
 
 void UnitState::want_gradients() {
@@ -199,6 +229,9 @@ std::vector<std::string> UnitState::without_gradient() const {
 }
 
 void UnitState::clear_requirements() {
+  if (held_) {
+    return;
+  }
   for (Requirement& each : requirements_) {
     each = {.now = each.now, .paused = !each.now};
   }

@@ -41,6 +41,8 @@ class UnitState {
 
   /// Implements `Unit::set_requires_grad`.
   void set_requires_grad(Parameter parameter, bool requires_grad);
+  /// Implements `Unit::hold_gradients`.
+  void hold_gradients(bool held);
   /// A backward begins: it wants the gradients of the parameters that require one.
   void want_gradients();
   /// Full names of trained parameters that did not require a gradient in any backward since the
@@ -69,6 +71,10 @@ class UnitState {
     bool paused = false;  ///< it was false at some time since the last step
     bool wanted = false;  ///< it was true in a backward since the last step
   };
+  /// With `ModelOptions::by_rows`: a parameter that was declared frozen may be trained later, and
+  /// nothing is reduced while it does not require a gradient. Collective.
+  void want_gradient(std::size_t position, bool wanted);
+  bool held_ = false;
   std::vector<Requirement> requirements_;  ///< by parameter; empty: never changed
   [[nodiscard]] std::string full_name(const std::string& in_unit) const;
   [[nodiscard]] std::size_t checked(Parameter parameter) const;

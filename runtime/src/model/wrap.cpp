@@ -126,19 +126,19 @@ std::vector<int> declared_units(const ModuleTree& tree) {
   return wrapped;
 }
 
-std::vector<int> wrap(const plugins::RuntimeSettings& settings, const ModuleTree& tree) {
+std::vector<int> wrap(const settings::RuntimeSettings& settings, const ModuleTree& tree) {
   const auto found = settings.sources.find("fsdp_transformer_layer_cls_to_wrap");
   return wrap(settings.sharding, tree, found == settings.sources.end() ? "" : found->second);
 }
 
-std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree,
+std::vector<int> wrap(const settings::ShardingSettings& settings, const ModuleTree& tree,
                       const std::string& classes_source) {
   const auto& classes = settings.transformer_layer_classes;
   switch (settings.wrap_policy) {
-    case plugins::WrapPolicy::no_wrap: return {};
-    case plugins::WrapPolicy::unset: return declared_units(tree);
-    case plugins::WrapPolicy::size_based: return SizeBased(tree, settings.min_num_params).run();
-    case plugins::WrapPolicy::transformer_based: break;
+    case settings::WrapPolicy::no_wrap: return {};
+    case settings::WrapPolicy::unset: return declared_units(tree);
+    case settings::WrapPolicy::size_based: return SizeBased(tree, settings.min_num_params).run();
+    case settings::WrapPolicy::transformer_based: break;
   }
   check_classes(classes, tree, classes_source);
   std::vector<int> wrapped;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 #include "model/module_tree.hpp"
 
 #include <string>
@@ -20,9 +20,9 @@ std::vector<int> declared_units(const ModuleTree& tree);
 ///   the source of the setting (`config.yaml:12`), and lists the classes of the model.
 /// - SIZE_BASED_WRAP: torch's size_based_auto_wrap_policy.
 /// - NO_WRAP: none.
-std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree,
+std::vector<int> wrap(const settings::ShardingSettings& settings, const ModuleTree& tree,
                       const std::string& classes_source = {});
 /// The same with the source that the settings contain.
-std::vector<int> wrap(const plugins::RuntimeSettings& settings, const ModuleTree& tree);
+std::vector<int> wrap(const settings::RuntimeSettings& settings, const ModuleTree& tree);
 
 }  // namespace acc::model

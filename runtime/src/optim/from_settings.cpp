@@ -2,7 +2,7 @@
 #include "optim/from_settings.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <map>
 #include <string>
@@ -11,8 +11,8 @@
 namespace acc::optim {
 namespace {
 
-using plugins::OptimizerChoice;
-using plugins::ScheduleChoice;
+using settings::OptimizerChoice;
+using settings::ScheduleChoice;
 
 /// Returns the values that the configuration gives, by the names of coefficients.
 std::map<std::string, double> given_values(const OptimizerChoice& choice) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/training_settings.hpp"
 #include "acc/runtime/lr_schedule.hpp"
+#include "acc/settings/training_settings.hpp"
 #include "optim/update.hpp"
 
 /// Translates `optimizer` and `scheduler` of the settings. Absent values have the defaults of the
@@ -10,8 +10,8 @@
 /// Error(config | not_supported) that names the key.
 namespace acc::optim {
 
-OptimizerSettings optimizer_of(const plugins::OptimizerChoice& choice);
+OptimizerSettings optimizer_of(const settings::OptimizerChoice& choice);
 /// Returns an empty function if no schedule was chosen.
-LrSchedule schedule_of(const plugins::ScheduleChoice& choice);
+LrSchedule schedule_of(const settings::ScheduleChoice& choice);
 
 }  // namespace acc::optim

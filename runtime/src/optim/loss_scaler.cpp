@@ -9,7 +9,7 @@
 
 namespace acc::optim {
 
-LossScaler::LossScaler(const plugins::LossScaling& rules)
+LossScaler::LossScaler(const settings::LossScaling& rules)
     : rules_(rules),
       scale_(rules.static_scale != 0.0 ? rules.static_scale
                                        : std::ldexp(1.0, rules.initial_scale_power)),
@@ -20,8 +20,8 @@ void LossScaler::update(bool overflow) {
     return;
   }
   const double before = scale_;
-  rules_.rule == plugins::LossScaleRule::deepspeed ? update_deepspeed(overflow)
-                                                   : update_grad_scaler(overflow);
+  rules_.rule == settings::LossScaleRule::deepspeed ? update_deepspeed(overflow)
+                                                    : update_grad_scaler(overflow);
   if (scale_ != before) {
     logger(Component::runtime)
         .debug("the fp16 loss scale changes from {} to {}{}", before, scale_,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/training_settings.hpp"
+#include "acc/settings/training_settings.hpp"
 
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@ namespace acc::optim {
 /// overflows and so have the same scale.
 class LossScaler {
  public:
-  explicit LossScaler(const plugins::LossScaling& rules);
+  explicit LossScaler(const settings::LossScaling& rules);
 
   [[nodiscard]] double scale() const noexcept { return scale_; }
   /// Updates the scale after a step. overflow: the step was skipped because a gradient was not
@@ -32,7 +32,7 @@ class LossScaler {
   void update_grad_scaler(bool overflow);
   void update_deepspeed(bool overflow);
 
-  plugins::LossScaling rules_;
+  settings::LossScaling rules_;
   double scale_;
   std::int64_t clean_steps_ = 0;     ///< GradScaler: steps since the scale last changed
   std::int64_t iteration_ = 0;       ///< DeepSpeed: number of steps, skipped ones included

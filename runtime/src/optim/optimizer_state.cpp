@@ -358,7 +358,7 @@ StepInfo OptimizerState::result(const Issued& issued) const {
 bool OptimizerState::needs_norm() const {
   const auto& context = model_->context();
   return program_rule() != nullptr || scaler_ ||
-         context.settings.sharding.nan_policy != plugins::NanPolicy::ignore || clip_value_ > 0.0 ||
+         context.settings.sharding.nan_policy != settings::NanPolicy::ignore || clip_value_ > 0.0 ||
          context.offload_optimizer();
 }
 
@@ -406,7 +406,7 @@ std::optional<Error> OptimizerState::decide_and_update(StepInfo& info) {
 /// of finding the loss scale; without it, the NaN policy decides.
 bool OptimizerState::skips(bool finite) const {
   const bool wanted =
-      scaler_ || model_->context().settings.sharding.nan_policy == plugins::NanPolicy::skip;
+      scaler_ || model_->context().settings.sharding.nan_policy == settings::NanPolicy::skip;
   return !finite && wanted;
 }
 

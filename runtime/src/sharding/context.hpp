@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/strategy.hpp"
 #include "acc/runtime/reports.hpp"
 #include "acc/runtime/types.hpp"
+#include "acc/settings/strategy.hpp"
 #include "device/device.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/policy.hpp"
@@ -38,28 +38,32 @@ inline std::string unit_label(const std::string& name) {
 /// Settings, groups and devices of one model. Complete before the first unit is made and constant
 /// afterwards. Owned by ModelState; outlives the pools, the units and the optimizer.
 struct Context {
-  plugins::RuntimeSettings settings;
-  plugins::StrategySwitches on;  ///< those of GroupPlan
+  settings::RuntimeSettings settings;
+  settings::StrategySwitches on;  ///< those of GroupPlan
   Groups groups;
   device::DevicePtr device;   ///< device on which the program computes
   device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded
   device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
   PrecisionPolicy precision;
-  GradientScaling gradient_scaling;
   bool by_rows = false;                   ///< ModelOptions::by_rows
   std::unique_ptr<ViewGuard> guard;       ///< never null
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
 
+  /// True if `ModelState::publish` tells the peers of all new weights at once: they see them where
+  /// they are.
+  [[nodiscard]] bool announces_together() const noexcept {
+    return by_rows && groups.shard->shares_gathered_memory() && !offload_param();
+  }
   [[nodiscard]] bool offload_optimizer() const noexcept { return updater != device; }
   /// True if shards lie in host memory next to a GPU between uses.
   [[nodiscard]] bool offload_param() const noexcept { return fetches != nullptr; }
   /// True with fp16: gradients carry a loss scale, and an overflow is expected from time to time.
   [[nodiscard]] bool scales_loss() const noexcept {
-    return settings.sharding.mixed_precision == plugins::MixedPrecision::fp16;
+    return settings.sharding.mixed_precision == settings::MixedPrecision::fp16;
   }
   /// True if a step must be able to name the rank, unit and micro-step of a non-finite gradient.
   [[nodiscard]] bool watches_gradients() const noexcept {
-    return settings.sharding.nan_policy == plugins::NanPolicy::raise && !scales_loss();
+    return settings.sharding.nan_policy == settings::NanPolicy::raise && !scales_loss();
   }
   /// Allocates memory, filled with zeros, that the updater can access: for master weights, moments
   /// and reduced gradients. what: name for memory reports.

@@ -4,6 +4,8 @@
 #include "sharding/gradient/variants.hpp"
 #include "trace/tracer.hpp"
 
+#include <algorithm>
+
 namespace acc::sharding {
 
 FlatGradient::FlatGradient(const Context& context, Pools& pools, Counters& counters,
@@ -12,6 +14,10 @@ FlatGradient::FlatGradient(const Context& context, Pools& pools, Counters& count
       pools_(pools),
       counters_(counters),
       layout_(layout),
+      scaling_(scale_gradients(
+          context.settings.identity.world_size,
+          std::max(1, context.settings.sharding.gradient_accumulation_steps),
+          context.on.shard_gradients ? layout.precision.reduced : layout.precision.reduced_whole)),
       written_(context, pools.scratch, layout) {
   if (context_.offload_optimizer()) {
     host_ = context_.allocate_state(owned.numel, "gradients");
@@ -33,6 +39,10 @@ FlatGradient::Target FlatGradient::target(std::size_t index) {
 }
 
 void FlatGradient::close(bool last) {
+  if (!wanted_ && !closed_) {
+    return;
+  }
+  closed_ = true;
   if (watch_) {
     watch_->record(written_, counters_.gradients_closed, counters_.uses.micro_steps);
   }
@@ -43,7 +53,7 @@ void FlatGradient::close(bool last) {
 void FlatGradient::add_to(float* sum, bool accumulate) {
   open();
   written_.zero_unwritten();
-  context_.device->add_scaled(written_.data(), context_.precision.viewed, sum,
+  context_.device->add_scaled(written_.data(), layout_.precision.viewed, sum,
                               static_cast<std::size_t>(layout_.padded_numel), 1.0F, accumulate,
                               context_.device->compute());
   written_.close();
@@ -77,6 +87,9 @@ void FlatGradient::add_set_aside(float* reduced) {
 }
 
 void FlatGradient::drop() {
+  if (held_) {
+    return;
+  }
   wait_reduction();
   discard();
   forget();
@@ -84,6 +97,7 @@ void FlatGradient::drop() {
 
 void FlatGradient::forget() {
   written_.forget();
+  closed_ = false;
   aside_.reset();
   if (watch_) {
     watch_->forget();

@@ -45,9 +45,21 @@ class FlatGradient {
   Target target(std::size_t index);
   /// Ends a micro-step; `last`: the last one of the step.
   void close(bool last);
+  /// wanted: false while the program trains without this gradient, the same on all ranks.
+  /// Micro-steps then reduce nothing.
+  void want(bool wanted) noexcept { wanted_ = wanted; }
+  /// held: true, the same on all ranks, keeps the sum over micro-steps whole, also over a step,
+  /// until it is false.
+  void hold(bool held) noexcept { held_ = held; }
+  /// False if the next step has no gradient of this flat parameter: `reduced` has no value.
+  [[nodiscard]] bool is_due() const noexcept { return !held_ && (wanted_ || closed_); }
   /// Reduces before a step what no micro-step has reduced, also a gradient that was never written:
   /// all ranks must issue the same reductions.
-  virtual void flush() = 0;
+  void flush() {
+    if (is_due()) {
+      reduce_rest();
+    }
+  }
   /// Sharded: starts the all_reduce of the shard over the replicas, after the reduction within the
   /// shard group, unless the last micro-step has. `wait_reduction` then waits for it.
   virtual void all_reduce_replicas() {}
@@ -59,10 +71,12 @@ class FlatGradient {
   /// The reduced gradient of the part that this rank's optimizer updates, [owned numel] float32, in
   /// memory of the updater. Valid after the reductions have been waited for.
   [[nodiscard]] virtual float* reduced() const = 0;
+  /// Passes the memory of `reduced` on to the caller; null: it stays here, and is used again.
+  [[nodiscard]] virtual device::MemoryPtr give_reduced() { return nullptr; }
   void wait_reduction();
   /// Starts the next step: the gradients count as not written. Memory is kept.
   virtual void forget();
-  /// The same in place of a step, after the reductions under way.
+  /// The same in place of a step, after the reductions under way, unless it is held.
   void drop();
   /// Bytes of reduced or accumulated gradients (MemoryReport::gradient_bytes).
   [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
@@ -83,11 +97,14 @@ class FlatGradient {
   void set_aside(const float* reduced, std::int64_t numel);
   /// Adds what was set aside to `reduced`.
   void add_set_aside(float* reduced);
+  /// True if micro-steps are not reduced when they end.
+  [[nodiscard]] bool accumulates() const noexcept { return held_ || counters_.no_sync_depth > 0; }
 
   const Context& context_;
   Pools& pools_;
   Counters& counters_;
   const FlatLayout& layout_;
+  const GradientScaling scaling_;
   WrittenGradient written_;
   device::MemoryPtr host_;  ///< offloaded optimizer: the reduced gradient; else null
   collectives::WorkPtr reduction_;
@@ -96,10 +113,14 @@ class FlatGradient {
   /// Opens `written_`.
   virtual void choose_memory() = 0;
   virtual void end_micro_step(bool last) = 0;
+  virtual void reduce_rest() = 0;
   /// Gives back pooled memory of gradients that are not reduced.
   virtual void discard() = 0;
 
   std::optional<GradientWatch> watch_;
+  bool wanted_ = true;
+  bool held_ = false;
+  bool closed_ = false;      ///< a micro-step has ended since the last step
   device::MemoryPtr aside_;  ///< result of an earlier reduction of this step; null: none
   std::size_t aside_numel_ = 0;
 };

@@ -17,11 +17,13 @@ FlatLayout layout_of(const Context& context, const std::vector<ParameterRecord>&
   // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank.
   const auto& slices = context.on.shard_optimizer ? context.groups.shard : context.groups.world;
   const int shards = traits.ignored ? 1 : slices->size();
-  if (context.by_rows) {
-    const ParameterRecord& only = parameters.front();
-    return lay_out_rows(only.numel, only.shape.empty() ? 1 : only.shape.front(), shards);
-  }
-  return lay_out(numels, shards);
+  const ParameterRecord& first = parameters.front();
+  FlatLayout layout =
+      context.by_rows
+          ? lay_out_rows(first.numel, first.shape.empty() ? 1 : first.shape.front(), shards)
+          : lay_out(numels, shards);
+  layout.precision = first.precision;
+  return layout;
 }
 
 }  // namespace
@@ -35,20 +37,20 @@ FlatParameter::FlatParameter(const Context& context, Pools& pools, Counters& cou
                              std::string unit_name, std::vector<ParameterRecord> parameters,
                              FlatTraits traits)
     : context_(context),
-      scratch_(pools.scratch),
-      traffic_(counters.traffic),
+      pools_(pools),
+      counters_(counters),
       unit_name_(std::move(unit_name)),
       parameters_(std::move(parameters)),
       traits_(traits),
       layout_(layout_of(context, parameters_, traits)),
-      stored_(context.precision.stored_of(traits.trainable)),
+      stored_(layout_.precision.stored_of(traits.trainable)),
       storage_(make_weight_storage(context, pools, layout_, traits)) {
   if (!master_is_gathered()) {
     master_ = context_.allocate_state(owned().numel, "master weights", stored_);
   }
   if (is_mixed() && context_.offload_optimizer() != storage_->own_offloaded()) {
     const std::size_t nbytes =
-        static_cast<std::size_t>(owned().numel) * nbytes_of(context_.precision.gathered);
+        static_cast<std::size_t>(owned().numel) * nbytes_of(layout_.precision.gathered);
     rounded_ = context_.offload_optimizer()
                    ? context_.device->allocate_host(nbytes, "rounded weights")
                    : context_.device->allocate(nbytes, "rounded weights");
@@ -60,7 +62,17 @@ FlatParameter::FlatParameter(const Context& context, Pools& pools, Counters& cou
   contents_.unit = unit_name_;
   layout_.unit = unit_name_;
   if (traits.trainable) {
-    gradient_ = make_flat_gradient(context_, pools, counters, layout_, owned(), traits);
+    want_gradient(true);
+  }
+}
+
+void FlatParameter::want_gradient(bool wanted) {
+  if (wanted && !gradient_) {
+    traits_.trainable = true;
+    gradient_ = make_flat_gradient(context_, pools_, counters_, layout_, owned(), traits_);
+  }
+  if (gradient_) {
+    gradient_->want(wanted);
   }
 }
 
@@ -68,7 +80,7 @@ FlatParameter::FlatParameter(const Context& context, Pools& pools, Counters& cou
 
 /// True if weights are gathered in another dtype than the optimizer's.
 bool FlatParameter::is_mixed() const noexcept {
-  return stored_ != context_.precision.gathered;
+  return stored_ != layout_.precision.gathered;
 }
 
 /// True if gathered weights have the optimizer's dtype and memory, so that one copy serves both.
@@ -94,10 +106,10 @@ device::UpdateArrays FlatParameter::update_arrays(std::int64_t step) {
           .first = nullptr,
           .second = nullptr,
           .rounded = rounded(),
-          .rounded_dtype = context_.precision.gathered,
+          .rounded_dtype = layout_.precision.gathered,
           .weight_dtype = stored_,
-          .moment_dtype = context_.precision.moments,
-          .stochastic = context_.precision.stochastic_rounding,
+          .moment_dtype = layout_.precision.moments,
+          .stochastic = layout_.precision.stochastic_rounding,
           // A function of seed, step and position only: every layout rounds alike.
           .noise_key = stream_of("rounding", noise_seed_ + static_cast<std::uint64_t>(step)),
           .noise_first = static_cast<std::uint32_t>(owned().offset)};
@@ -111,16 +123,15 @@ void FlatParameter::round_initial(float* values, std::size_t numel) const {
       kernels::cast(rounded.data(), dtype, values, DType::float32, numel);
     }
   };
-  through(context_.precision.loaded);
-  if (context_.precision.rounds_initial &&
-      context_.precision.gathered != context_.precision.loaded) {
-    through(context_.precision.gathered);
+  through(layout_.precision.loaded);
+  if (layout_.precision.rounds_initial && layout_.precision.gathered != layout_.precision.loaded) {
+    through(layout_.precision.gathered);
   }
 }
 
 void FlatParameter::round_master() {
   if (void* const to = rounded()) {
-    context_.updater->cast(master(), stored_, to, context_.precision.gathered,
+    context_.updater->cast(master(), stored_, to, layout_.precision.gathered,
                            static_cast<std::size_t>(owned().numel), context_.updater->compute());
   }
 }
@@ -155,7 +166,7 @@ void FlatParameter::publish() {
   const auto numel = static_cast<std::size_t>(owned().numel);
   device::Device& device = *context_.device;
   if (rounded_) {
-    device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(context_.precision.gathered),
+    device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(layout_.precision.gathered),
                 device.compute());
   } else if (master_ && !is_mixed()) {
     device.copy(storage_->own(), master_->data(), numel * nbytes_of(stored_), device.compute());
@@ -166,10 +177,10 @@ void FlatParameter::publish() {
 void FlatParameter::begin_unshard() {
   const Gathering gathering = storage_->begin_unshard();
   if (gathering.gathers) {
-    traffic_.gathered_elements += layout_.numel;
-    traffic_.gathered_elements_moved += gathering.copies ? layout_.numel : 0;
-    traffic_.secondary_elements += gathering.over_secondary ? layout_.numel : 0;
-    traffic_.gather_calls += 1;
+    counters_.traffic.gathered_elements += layout_.numel;
+    counters_.traffic.gathered_elements_moved += gathering.copies ? layout_.numel : 0;
+    counters_.traffic.secondary_elements += gathering.over_secondary ? layout_.numel : 0;
+    counters_.traffic.gather_calls += 1;
   }
 }
 
@@ -182,19 +193,19 @@ const void* FlatParameter::unshard() {
     const trace::Scope scope(context_.tracer.get(), "wait", "for the gather of", unit_name_);
     full_ = storage_->finish_unshard();
   }
-  show(full_, context_.precision.gathered);
+  show(full_, layout_.precision.gathered);
   if (view_ == nullptr) {
     view_ = full_;
-    if (context_.precision.viewed != context_.precision.gathered) {
+    if (layout_.precision.viewed != layout_.precision.gathered) {
       const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-      widened_ = scratch_.acquire(numel * nbytes_of(context_.precision.viewed));
-      context_.device->cast(full_, context_.precision.gathered, widened_->data(),
-                            context_.precision.viewed, numel, context_.device->compute());
+      widened_ = pools_.scratch.acquire(numel * nbytes_of(layout_.precision.viewed));
+      context_.device->cast(full_, layout_.precision.gathered, widened_->data(),
+                            layout_.precision.viewed, numel, context_.device->compute());
       view_ = widened_->data();
     }
   }
   if (widened_) {
-    show(widened_->data(), context_.precision.viewed);
+    show(widened_->data(), layout_.precision.viewed);
   }
   shown_ = true;
   return view_;
@@ -217,7 +228,7 @@ void FlatParameter::reshard(NextUse next) {
   storage_->reshard(next);  // before `hide`: a secondary copy is made from the gathered weights
   hide();
   if (widened_) {
-    scratch_.release(std::move(widened_));
+    pools_.scratch.release(std::move(widened_));
   }
   full_ = nullptr;
   view_ = nullptr;

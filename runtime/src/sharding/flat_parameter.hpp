@@ -75,14 +75,17 @@ class FlatParameter {
   const void* unshard();
   /// True if `unshard` always returns the same memory, which holds nothing else.
   [[nodiscard]] bool keeps_address() const {
-    return storage_->keeps_address() && context_.precision.viewed == context_.precision.gathered;
+    return storage_->keeps_address() && layout_.precision.viewed == layout_.precision.gathered;
   }
   /// Ends the program's access after its last scope (only with ACC_CHECK). The weights stay
   /// gathered; `unshard` grants access again.
   void hide();
   void reshard(NextUse next);
 
-  /// Null for a frozen parameter.
+  /// Says whether the program trains the parameter now, which may have been frozen so far. With
+  /// `ModelOptions::by_rows`. Collective.
+  void want_gradient(bool wanted);
+  /// Null for a parameter that was frozen so far.
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
   [[nodiscard]] const FlatGradient* gradient() const noexcept { return gradient_.get(); }
 
@@ -97,8 +100,8 @@ class FlatParameter {
   void show(const void* memory, DType dtype);
 
   const Context& context_;
-  ScratchPool& scratch_;
-  TrafficReport& traffic_;
+  Pools& pools_;
+  Counters& counters_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
   FlatTraits traits_;

@@ -49,8 +49,8 @@ void interleave(FlatPlan& plan, std::size_t shards) {
 }
 
 /// Largest number of elements of one flat parameter; 0: no limit.
-std::int64_t bucket_of(const plugins::ShardingSettings& settings,
-                       const plugins::StrategySwitches& on) {
+std::int64_t bucket_of(const settings::ShardingSettings& settings,
+                       const settings::StrategySwitches& on) {
   const bool gathers_after_step = on.shard_optimizer && !on.shard_parameters;
   const std::int64_t reduced = settings.reduce_bucket_size;
   const std::int64_t gathered = gathers_after_step ? settings.allgather_bucket_size : 0;
@@ -76,8 +76,8 @@ std::vector<FlatPlan> cut(const FlatPlan& plan, const Parameters& parameters, st
 }  // namespace
 
 std::vector<FlatPlan> plan_flats(const Parameters& parameters,
-                                 const plugins::ShardingSettings& settings,
-                                 const plugins::StrategySwitches& on, int shards, bool by_rows) {
+                                 const settings::ShardingSettings& settings,
+                                 const settings::StrategySwitches& on, int shards, bool by_rows) {
   if (by_rows) {
     std::vector<FlatPlan> plans;
     for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/strategy.hpp"
 #include "acc/runtime/initializer.hpp"
+#include "sharding/policy.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +30,10 @@ struct ParameterRecord {
   Initializer initializer;
   bool trainable = true;
   bool weight_decay = true;
-  bool ignored = false;     ///< in a module that fsdp_ignored_modules names
-  bool persistent = false;  ///< not freed; gathered once after each step
+  PrecisionPolicy precision;
+  bool has_own_dtypes = false;  ///< ParameterOptions::dtypes
+  bool ignored = false;         ///< in a module that fsdp_ignored_modules names
+  bool persistent = false;      ///< not freed; gathered once after each step
 
   /// All names, its own first.
   [[nodiscard]] std::vector<std::string> names() const {
@@ -59,7 +61,7 @@ struct FlatPlan {
 ///   largest number of elements of a trained flat parameter; a larger parameter is alone in one.
 /// The plan is a pure function of the declaration, so all ranks get the same one.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
-                                 const plugins::ShardingSettings& settings,
-                                 const plugins::StrategySwitches& on, int shards, bool by_rows);
+                                 const settings::ShardingSettings& settings,
+                                 const settings::StrategySwitches& on, int shards, bool by_rows);
 
 }  // namespace acc::sharding

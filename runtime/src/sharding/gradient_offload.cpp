@@ -6,7 +6,7 @@
 namespace acc::sharding {
 
 GradientOffload::GradientOffload(collectives::ProcessGroup& group, device::Device& device,
-                                 device::Device& updater, const plugins::BufferCounts& counts)
+                                 device::Device& updater, const settings::BufferCounts& counts)
     : group_(group),
       device_(device),
       updater_(updater),

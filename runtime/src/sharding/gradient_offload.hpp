@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
-#include "acc/plugins/strategy.hpp"
+#include "acc/settings/strategy.hpp"
 #include "device/device.hpp"
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class GradientOffload {
   /// group: of the reductions; device: the GPU; updater: the CPU device that adds. All arguments
   /// outlive this object.
   GradientOffload(collectives::ProcessGroup& group, device::Device& device, device::Device& updater,
-                  const plugins::BufferCounts& counts);
+                  const settings::BufferCounts& counts);
   /// Returns GPU memory for a shard's reduced gradient, [numel] float32, which the group may use
   /// next.
   device::MemoryPtr acquire(std::int64_t numel);

@@ -33,8 +33,8 @@ void check_divides(int size, int ranks, const char* what, const char* of = "") {
 /// The ranks that share a secondary copy: consecutive ranks of the shard group, so usually those of
 /// one machine. hpZ does not apply to hybrid strategies, which already gather within a machine; a
 /// reshard size does. A size equal to the shard group needs no copy, because the shards are one.
-std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
-                                const plugins::StrategySwitches& on, const std::vector<int>& shard,
+std::vector<int> plan_secondary(const settings::ShardingSettings& sharding,
+                                const settings::StrategySwitches& on, const std::vector<int>& shard,
                                 int rank) {
   const int hpz = on.replicate ? 1 : sharding.hpz_partition_size;
   const int reshard = sharding.reshard_size;
@@ -60,12 +60,12 @@ std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
 
 }  // namespace
 
-GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
+GroupPlan plan_groups(const settings::RuntimeSettings& settings) {
   const auto& identity = settings.identity;
   const auto& sharding = settings.sharding;
   GroupPlan plan;
-  plan.on = plugins::switches(sharding.strategy);
-  const plugins::StrategySwitches& on = plan.on;
+  plan.on = settings::switches(sharding.strategy);
+  const settings::StrategySwitches& on = plan.on;
   const int world = identity.world_size;
 
   int shard_size = on.shard_optimizer ? world : 1;
@@ -160,7 +160,7 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
 
 // All ranks make the groups in this order; making a group is collective over its members. A group
 // of all ranks is the world group itself, so that FULL_SHARD has one communicator.
-Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store* store,
                    const device::Opened& place) {
   const collectives::GroupFactory factory(settings, store, place.device, place.backend);
   Groups groups;

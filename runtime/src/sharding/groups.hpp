@@ -4,8 +4,8 @@
 #include "acc/base/error.hpp"
 #include "acc/base/own_process.hpp"
 #include "acc/collectives/process_group.hpp"
-#include "acc/plugins/sharding_settings.hpp"
-#include "acc/plugins/strategy.hpp"
+#include "acc/settings/sharding_settings.hpp"
+#include "acc/settings/strategy.hpp"
 #include "collectives/device_route.hpp"
 #include "device/open_device.hpp"
 
@@ -35,14 +35,14 @@ struct GroupPlan {
   std::vector<int> shard;      ///< ranks that together hold one copy of the parameters
   std::vector<int> replicate;  ///< ranks that hold the same shard
   std::vector<int> secondary;  ///< ranks that share a secondary copy of the weights; empty: none
-  plugins::StrategySwitches on = {};  ///< of the strategy that the groups serve
+  settings::StrategySwitches on = {};  ///< of the strategy that the groups serve
 
   [[nodiscard]] int shard_size() const { return static_cast<int>(shard.size()); }
   [[nodiscard]] int replicate_size() const { return static_cast<int>(replicate.size()); }
 };
 
 /// Throws Error(config) if a group size does not divide the number of ranks.
-GroupPlan plan_groups(const plugins::RuntimeSettings& settings);
+GroupPlan plan_groups(const settings::RuntimeSettings& settings);
 
 /// The process groups of one rank. In a child made by fork they refuse everything. Groups of the
 /// same ranks are the same object.
@@ -112,7 +112,7 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
 
 /// Makes the groups of `plan_groups`. Collective over the job's ranks. store: outlives the groups;
 /// null for one rank.
-Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store* store,
                    const device::Opened& place);
 
 }  // namespace acc::sharding

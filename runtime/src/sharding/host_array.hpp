@@ -49,7 +49,7 @@ class HostArray {
   }
 
  private:
-  [[nodiscard]] bool on_host() const { return device_->kind() == plugins::Device::cpu; }
+  [[nodiscard]] bool on_host() const { return device_->kind() == settings::Device::cpu; }
 
   void read() {
     if (on_host()) {

@@ -134,7 +134,7 @@ void fill_by_rank_zero(const Context& context, FlatParameter& flat, const ValueS
 }
 
 void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed) {
-  const plugins::ShardingSettings& settings = context.settings.sharding;
+  const settings::ShardingSettings& settings = context.settings.sharding;
   const auto& parameters = flat.parameters();
   const ValueSource source = [&](std::size_t index, std::int64_t offset, std::span<float> out) {
     parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace acc::sharding {
 /// per parameter, in the model's order.
 class PersistenceBudget {
  public:
-  explicit PersistenceBudget(const plugins::ShardingSettings& settings)
+  explicit PersistenceBudget(const settings::ShardingSettings& settings)
       : threshold_(settings.param_persistence_threshold),
         left_(settings.model_persistence_threshold) {}
 

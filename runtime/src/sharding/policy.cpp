@@ -8,7 +8,7 @@
 namespace acc::sharding {
 namespace {
 
-using plugins::MixedPrecision;
+using settings::MixedPrecision;
 
 /// fp8 applies to matrix products only; all other values have the dtypes of bf16.
 DType dtype_of(MixedPrecision precision) {
@@ -21,8 +21,12 @@ DType dtype_of(MixedPrecision precision) {
   return DType::float32;
 }
 
-void check(const plugins::ShardingSettings& settings, DType load) {
-  if (load != DType::float32 && load != DType::bfloat16 && load != DType::float16) {
+bool is_trainable(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
+void check(const settings::ShardingSettings& settings, DType load) {
+  if (!is_trainable(load)) {
     throw Error(Errc::invalid_argument,
                 fmt::format("ModelOptions::dtype must be float32, bfloat16 or float16, got {}",
                             to_string(load)));
@@ -34,8 +38,8 @@ void check(const plugins::ShardingSettings& settings, DType load) {
 
 }  // namespace
 
-PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
-                            plugins::Device device) {
+PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType load,
+                            settings::Device device) {
   check(settings, load);
   const bool mixed = settings.mixed_precision != MixedPrecision::no;
   PrecisionPolicy policy;
@@ -53,9 +57,30 @@ PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType loa
   policy.reduced = settings.reduce_precision ? policy.reduced_whole : policy.gathered;
   policy.buffers = policy.gathered;
   // A CPU widens 16-bit weights before use.
-  policy.viewed = device == plugins::Device::cuda ? policy.gathered : DType::float32;
+  policy.viewed = device == settings::Device::cuda ? policy.gathered : DType::float32;
   policy.stochastic_rounding = settings.stochastic_rounding && policy.stored != DType::float32;
   return policy;
+}
+
+PrecisionPolicy policy_of(const ParameterDTypes& dtypes, bool trainable) {
+  const bool converts = dtypes.stored != dtypes.computed;
+  if ((converts || trainable) && !(is_trainable(dtypes.stored) && is_trainable(dtypes.computed) &&
+                                   is_trainable(dtypes.reduced))) {
+    throw Error(Errc::not_supported,
+                fmt::format("a {} parameter in {}, computed in {} and reduced in {}: expected "
+                            "float32, bfloat16 or float16",
+                            trainable ? "trained" : "frozen", to_string(dtypes.stored),
+                            to_string(dtypes.computed), to_string(dtypes.reduced)));
+  }
+  return {.loaded = dtypes.stored,
+          .stored = dtypes.stored,
+          .frozen = dtypes.stored,
+          .moments = dtypes.stored,
+          .gathered = dtypes.computed,
+          .viewed = dtypes.computed,
+          .reduced = dtypes.reduced,
+          .reduced_whole = dtypes.reduced,
+          .buffers = dtypes.computed};
 }
 
 }  // namespace acc::sharding

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/types.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 namespace acc::sharding {
 
@@ -34,7 +34,11 @@ struct PrecisionPolicy {
 /// load: dtype in which the program loads its weights (`ModelOptions::dtype`). Throws
 /// Error(invalid_argument) for a dtype that weights cannot have, Error(not_supported) for gradients
 /// reduced in fp8.
-PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
-                            plugins::Device device);
+PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType load,
+                            settings::Device device);
+
+/// The policy of one parameter with dtypes of its own. Throws Error(not_supported) for those that
+/// cannot be converted into each other, or that `trainable` needs and that are not summed.
+PrecisionPolicy policy_of(const ParameterDTypes& dtypes, bool trainable);
 
 }  // namespace acc::sharding

@@ -27,8 +27,8 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
   return buffer;
 }
 
-plugins::BufferCounts buffer_counts_of(const Context& context) {
-  return plugins::buffer_counts(true, context.settings.sharding.overlap_comm);
+settings::BufferCounts buffer_counts_of(const Context& context) {
+  return settings::buffer_counts(true, context.settings.sharding.overlap_comm);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
-#include "acc/plugins/strategy.hpp"
+#include "acc/settings/strategy.hpp"
 #include "device/device.hpp"
 #include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
@@ -76,9 +76,11 @@ class GatherWindow {
 class GradientPool {
  public:
   GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer,
-               const plugins::BufferCounts& counts)
+               const settings::BufferCounts& counts)
       : group_(group), tracer_(tracer), buffers_(static_cast<std::size_t>(counts.gradients)) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
+  /// Allows this many times as many buffers: a unit has up to `flats` gradients.
+  void expect(std::size_t flats) { buffers_ *= flats; }
   /// Hands the buffer over until `reduction`, which is for `unit`, has ended. reduced: called once
   /// later work is ordered after the reduction; may be empty.
   void in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,

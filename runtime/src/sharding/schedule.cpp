@@ -7,7 +7,7 @@
 namespace acc::sharding {
 namespace {
 
-using plugins::BackwardPrefetch;
+using settings::BackwardPrefetch;
 
 bool holds(const std::vector<int>& order, int unit) {
   return std::find(order.begin(), order.end(), unit) != order.end();
@@ -39,8 +39,8 @@ std::span<const int> ExecutionOrder::ahead() const noexcept {
   return follows_ ? std::span(uses_).subspan(position_) : std::span<const int>{};
 }
 
-ScheduleRules schedule_rules(const plugins::ShardingSettings& settings,
-                             const plugins::StrategySwitches& on, bool gathers_copy) {
+ScheduleRules schedule_rules(const settings::ShardingSettings& settings,
+                             const settings::StrategySwitches& on, bool gathers_copy) {
   return {.backward = settings.backward_prefetch,
           .forward = settings.forward_prefetch || gathers_copy,
           .reshard_after_forward = on.reshard_after_forward,

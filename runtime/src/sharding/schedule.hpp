@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/strategy.hpp"
+#include "acc/settings/strategy.hpp"
 #include "sharding/unit_uses.hpp"
 
 #include <cstddef>
@@ -30,20 +30,20 @@ class ExecutionOrder {
 
 /// Settings about early gathers and freeing. Counts are elements.
 struct ScheduleRules {
-  plugins::BackwardPrefetch backward = plugins::BackwardPrefetch::none;
+  settings::BackwardPrefetch backward = settings::BackwardPrefetch::none;
   bool forward = false;               ///< gather the next unit of the forward early
   bool reshard_after_forward = true;  ///< free units between their forward and their backward
   bool reshard_root = false;          ///< free the root as well
   std::int64_t prefetch_bucket = 0;   ///< elements gathered ahead; 0: one unit (first two fields)
-  std::int64_t max_live = plugins::ShardingSettings::kUnbounded;
+  std::int64_t max_live = settings::ShardingSettings::kUnbounded;
   std::int64_t max_reuse_distance = 0;
 };
 
 /// gathers_copy: a gather moves bytes between devices or machines. Forward prefetch is then always
 /// on: a gather overlaps with the computation of a unit only if it is issued before that
 /// computation.
-ScheduleRules schedule_rules(const plugins::ShardingSettings& settings,
-                             const plugins::StrategySwitches& on, bool gathers_copy);
+ScheduleRules schedule_rules(const settings::ShardingSettings& settings,
+                             const settings::StrategySwitches& on, bool gathers_copy);
 
 /// Properties of a unit that the schedule uses.
 struct ScheduledUnit {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/policy.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,8 +16,8 @@ struct Shard {
   std::int64_t numel = 0;
 };
 
-/// Positions of parameters in their flat parameter, in elements. Every parameter starts at a
-/// multiple of `kAlignment`, and the end is padded so that all shards have the same size. Gaps
+/// Dtypes of a flat parameter, and positions of its parameters, in elements. Every parameter starts
+/// at a multiple of `kAlignment`, and the end is padded so that all shards have the same size. Gaps
 /// contain zeros.
 struct FlatLayout {
   std::vector<std::int64_t> offsets;  ///< by parameter
@@ -24,6 +26,7 @@ struct FlatLayout {
   std::int64_t padded_numel = 0;      ///< shard_numel * number of shards
   std::int64_t shard_numel = 0;
   std::string unit = {};  ///< name of the unit, for timelines
+  PrecisionPolicy precision = {};
 
   [[nodiscard]] Shard shard(int rank) const { return {shard_numel * rank, shard_numel}; }
 };

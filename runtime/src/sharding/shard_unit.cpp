@@ -206,7 +206,7 @@ const void* ShardUnit::parameter(std::size_t index) {
   const Place& at = places_[index];
   const auto offset = static_cast<std::size_t>(at.flat->layout().offsets[at.index]);
   return static_cast<const std::byte*>(at.flat->unshard()) +
-         offset * nbytes_of(context_.precision.viewed);
+         offset * nbytes_of(at.flat->layout().precision.viewed);
 }
 
 FlatGradient::Target ShardUnit::gradient(std::size_t index) {
@@ -214,6 +214,16 @@ FlatGradient::Target ShardUnit::gradient(std::size_t index) {
   FlatGradient* const gradient = at.flat->gradient();
   // A frozen parameter has no memory for a gradient; "written" lets callers skip the zero-fill.
   return gradient != nullptr ? gradient->target(at.index) : FlatGradient::Target{nullptr, true};
+}
+
+void ShardUnit::want_gradient(std::size_t index, bool wanted) {
+  places_[index].flat->want_gradient(wanted);
+}
+
+void ShardUnit::hold_gradient(std::size_t index, bool held) {
+  if (FlatGradient* const gradient = places_[index].flat->gradient()) {
+    gradient->hold(held);
+  }
 }
 
 void ShardUnit::for_each_gradient(const std::function<void(FlatGradient&)>& visit) {

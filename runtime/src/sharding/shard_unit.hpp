@@ -59,6 +59,10 @@ class ShardUnit {
   /// The parameter and the memory of its gradient: [numel] in the view dtype. Only within a scope.
   const void* parameter(std::size_t index);
   FlatGradient::Target gradient(std::size_t index);
+  /// Implements `UnitState::set_requires_grad`.
+  void want_gradient(std::size_t index, bool wanted);
+  /// Implements `Unit::hold_gradients` for a parameter.
+  void hold_gradient(std::size_t index, bool held);
 
   /// Before a step: reduces the gradients that no completed micro-step has reduced, and frees the
   /// weights.

@@ -122,7 +122,7 @@ void GatheredTensors::gather(std::size_t array) {
 /// because the program may read them from any stream.
 void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
   device::Device& device = *model_.context().device;
-  if (!where_.on_host || device.kind() == plugins::Device::cpu) {
+  if (!where_.on_host || device.kind() == settings::Device::cpu) {
     device.record(device.compute())->synchronize();
     device_memory_ = full;
     return;
@@ -139,7 +139,7 @@ void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
 const std::byte* GatheredTensors::bring_buffer(const BufferRecord& buffer) {
   buffer_ = acc::model::read_buffer(model_.context(), buffer);
   device::Device& device = *model_.context().device;
-  if (where_.on_host || device.kind() == plugins::Device::cpu) {
+  if (where_.on_host || device.kind() == settings::Device::cpu) {
     return buffer_.data();
   }
   buffer_on_device_ =

@@ -44,11 +44,11 @@ namespace acc::state_dict {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::StateDictType;
+using settings::StateDictType;
 
 /// True if models are saved as model.safetensors, as Accelerate does without FSDP.
-bool is_plain(const plugins::RuntimeSettings& settings) {
-  return settings.origin == "none" && settings.sharding.strategy == plugins::Strategy::no_shard;
+bool is_plain(const settings::RuntimeSettings& settings) {
+  return settings.origin == "none" && settings.sharding.strategy == settings::Strategy::no_shard;
 }
 
 // Name of a state-dict type, as Accelerate's configuration spells it.

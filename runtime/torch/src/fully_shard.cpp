@@ -6,6 +6,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <acc/base/error.hpp>
 #include <acc/base/hash.hpp>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/adaptive.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -412,12 +413,15 @@ void declare_buffers(Sharding& model, const std::map<std::string, Unit*>& units,
         throw invalid("buffer '" + name + "' is " + c10::toString(buffer.scalar_type()) +
                       ", or not dense, which the runtime does not support");
       }
+      const auto become = [&](const Tensor& values) {
+        const at::ScalarType type = buffer.scalar_type();
+        set_memory(buffer, values.to(model.device, type).contiguous().storage(), type);
+      };
       if (buffer.is_meta()) {
-        const Tensor values =
-            source.values(name, buffer).to(buffer.scalar_type()).contiguous().clone();
-        set_memory(buffer, values.storage(), buffer.scalar_type());
-      } else if (at::has_internal_overlap(buffer) == at::MemOverlap::Yes) {
-        set_memory(buffer, buffer.contiguous().storage(), buffer.scalar_type());
+        become(source.values(name, buffer).clone());
+      } else if (buffer.device() != model.device ||
+                 at::has_internal_overlap(buffer) == at::MemOverlap::Yes) {
+        become(buffer);
       }
       Unit& unit = common_unit({name}, units);
       const Buffer handle =
@@ -443,6 +447,32 @@ void share_buffers(Sharding& model) {
   model.write_buffers();
 }
 
+// ---- device
+
+at::Device device_of(const Runtime& runtime) {
+  const ComputeDevice found = runtime.device();
+  return found.kind == settings::Device::cpu
+             ? at::Device(at::kCPU)
+             : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(found.index));
+}
+
+/// Makes the runtime's device and stream those of torch in this thread.
+void compute_on(const ComputeDevice& device) {
+  if (device.kind == settings::Device::cpu) {
+    return;
+  }
+  if (!at::globalContext().hasCUDA()) {
+    throw invalid("the runtime computes on " + device.name + ", but this LibTorch has no CUDA");
+  }
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  const at::Device ours(at::kCUDA, static_cast<at::DeviceIndex>(device.index));
+  const c10::impl::VirtualGuardImpl torch(at::kCUDA);
+  torch.setDevice(ours);
+  // The number of a stream that torch has not made is its address (c10/cuda/CUDAStream.cpp).
+  torch.exchangeStream(
+      c10::Stream(c10::Stream::UNSAFE, ours, reinterpret_cast<c10::StreamId>(device.stream)));
+}
+
 }  // namespace
 
 at::ScalarType scalar_type(DType dtype) {
@@ -453,6 +483,7 @@ Sharding::Sharding(std::shared_ptr<Module> in_module, Runtime in_runtime, DType 
                    const ShardOptions& options)
     : module(std::move(in_module)),
       runtime(std::move(in_runtime)),
+      device(device_of(runtime)),
       model(runtime.model(options.seed, {.dtype = dtype,
                                          .bfloat16_on_cpu = true,
                                          .float16_on_cpu = true,
@@ -526,10 +557,7 @@ void Sharding::read_buffers() {
 Sharded fully_shard(std::shared_ptr<::torch::nn::Module> module, Runtime runtime,
                     const ShardOptions& options) {
   using namespace detail;
-  if (runtime.device().kind != plugins::Device::cpu) {
-    throw invalid("acc::torch computes on the CPU, and this runtime on " + runtime.device().name +
-                  ": start it with --cpu, or use the Python package");
-  }
+  compute_on(runtime.device());
   const std::vector<NamedModule> modules = distinct_modules(*module);
   for (const NamedModule& each : modules) {
     if (unit_of(*each.module) != nullptr) {

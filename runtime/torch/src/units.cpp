@@ -82,7 +82,10 @@ Unit* unit_of(const ::torch::nn::Module& module) {
 
 Tensor view(const void* address, at::IntArrayRef sizes, at::ScalarType dtype, at::Device device) {
   const c10::InferenceMode outside(false);  // an inference tensor could not be used in a backward
-  return at::from_blob(const_cast<void*>(address), sizes, at::TensorOptions(dtype).device(device));
+  return at::for_blob(const_cast<void*>(address), sizes)
+      .options(at::TensorOptions(dtype).device(device))
+      .target_device(device)
+      .make_tensor();
 }
 
 void set_memory(const Tensor& tensor, const c10::Storage& storage, at::ScalarType dtype) {
@@ -488,6 +491,35 @@ std::vector<Tensor> values_of(const Tensors& places) {
   return values;
 }
 
+/// The random numbers of the CPU and of the devices on which the tensors are.
+class RandomStates {
+ public:
+  explicit RandomStates(const Tensors& tensors) {
+    add(at::kCPU);
+    for (const Tensor* each : tensors) {
+      if (each->is_cuda() && std::ranges::none_of(states_, [&](const auto& state) {
+            return state.first.device() == each->device();
+          })) {
+        add(each->device());
+      }
+    }
+  }
+
+  void restore() const {
+    for (const auto& [generator, state] : states_) {
+      at::Generator(generator).set_state(state);
+    }
+  }
+
+ private:
+  void add(at::Device device) {
+    const at::Generator generator = at::globalContext().defaultGenerator(device);
+    states_.emplace_back(generator, generator.get_state());
+  }
+
+  std::vector<std::pair<at::Generator, Tensor>> states_;
+};
+
 /// A forward whose backward runs it again, and the state in which it ran.
 struct Recomputed final : ::torch::CustomClassHolder {
   Recomputed(std::shared_ptr<Forward> in_forward, std::string in_unit)
@@ -497,7 +529,7 @@ struct Recomputed final : ::torch::CustomClassHolder {
   std::string unit;                                   ///< empty: not that of a unit
   std::vector<std::vector<std::int64_t>> sizes = {};  ///< of the outputs, the first time
   at::ThreadLocalState thread_state = {};             ///< with the state of autocast
-  Tensor random_state = at::globalContext().defaultGenerator(at::kCPU).get_state();
+  RandomStates random_states = RandomStates(forward->inputs());
 };
 
 std::vector<std::vector<std::int64_t>> sizes_of(const std::vector<Tensor>& tensors) {
@@ -546,13 +578,12 @@ autograd::variable_list backward_of(const Recomputed& saved,
   {
     const at::ThreadLocalStateGuard thread_state(saved.thread_state);
     const at::AutoGradMode grad_mode(true);
-    at::Generator random = at::globalContext().defaultGenerator(at::kCPU);
-    const Tensor kept_state = random.get_state();
-    random.set_state(saved.random_state);
+    const RandomStates kept(places);
+    saved.random_states.restore();
     const Replaced replaced(places, inputs);
     outputs = run_again(saved);
     saved.forward->drop_result();
-    random.set_state(kept_state);
+    kept.restore();
   }
   autograd::variable_list roots;
   autograd::variable_list root_gradients;

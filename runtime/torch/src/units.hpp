@@ -195,9 +195,9 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
 
   const std::shared_ptr<::torch::nn::Module> module;
   Runtime runtime;
+  const at::Device device;
   Model model;
   std::weak_ptr<ShardOptimizer> optimizer;  ///< of torch, if the model has one
-  const at::Device device = at::kCPU;
   const at::ScalarType compute_dtype;
   const bool casts_inputs;
   std::vector<std::unique_ptr<Unit>> units;

@@ -48,7 +48,7 @@ std::int64_t held_for(const MemoryMetrics& figures, const std::string& what) {
 
 TEST_CASE("a GPU describes itself") {
   const auto [gpu, backend] = test::open_gpu();
-  CHECK(gpu->kind() == plugins::Device::cuda);
+  CHECK(gpu->kind() == settings::Device::cuda);
   CHECK(gpu->index() == 0);
   CHECK(gpu->describe().starts_with("cuda:0 ("));
   CHECK(gpu->hardware_id().starts_with("GPU-"));
@@ -278,8 +278,8 @@ TEST_CASE("GPUs that do not exist") {
     CHECK(contains(message, ": " + number + (count == 1 ? " is visible" : " are visible")));
   }
 
-  plugins::RuntimeSettings settings;
-  settings.device = plugins::Device::cuda;
+  settings::RuntimeSettings settings;
+  settings.device = settings::Device::cuda;
   settings.identity.local_rank = 0;
   settings.identity.local_world_size = count + 1;
   const std::string message = acc::test::error_of([&] { open_device(settings); });

@@ -12,8 +12,8 @@ namespace acc::test {
 
 /// The GPU under test: a real one, or the stand-in that ACC_CUDA_BACKEND selects.
 inline device::Opened open_gpu(int local_rank = 0) {
-  plugins::RuntimeSettings settings;
-  settings.device = plugins::Device::cuda;
+  settings::RuntimeSettings settings;
+  settings.device = settings::Device::cuda;
   settings.identity.local_rank = local_rank;
   settings.identity.local_world_size = local_rank + 1;
   return device::open_device(settings);

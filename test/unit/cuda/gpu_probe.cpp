@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 int main(int argc, char** argv) {
-  acc::plugins::RuntimeSettings settings;
-  settings.device = acc::plugins::Device::cuda;
+  acc::settings::RuntimeSettings settings;
+  settings.device = acc::settings::Device::cuda;
   settings.identity.local_rank = argc > 1 ? std::atoi(argv[1]) : 0;
   settings.identity.local_world_size = argc > 2 ? std::atoi(argv[2]) : 1;
   try {

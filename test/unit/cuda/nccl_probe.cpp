@@ -4,8 +4,8 @@
 // rank.
 //   nccl_probe VICTIM
 #include "acc/base/error.hpp"
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "acc/settings/environment.hpp"
 #include "collectives/make_group.hpp"
 #include "device/open_device.hpp"
 
@@ -18,8 +18,8 @@
 #include <vector>
 
 int main(int, char** argv) try {
-  auto settings = acc::plugins::settings_from_environment(acc::plugins::current_environment());
-  settings.device = acc::plugins::Device::cuda;
+  auto settings = acc::settings::settings_from_environment(acc::settings::current_environment());
+  settings.device = acc::settings::Device::cuda;
   const auto store = acc::collectives::connect_store(settings.identity);
   const auto opened = acc::device::open_device(settings);
   const acc::collectives::GroupFactory factory(settings, store.get(), opened.device,

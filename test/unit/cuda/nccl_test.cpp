@@ -33,7 +33,7 @@ using acc::collectives::SoloGroup;
 using acc::collectives::StagedGroup;
 using acc::device::Device;
 using acc::device::Opened;
-using acc::plugins::DeviceCollectives;
+using acc::settings::DeviceCollectives;
 using acc::test::Job;
 
 const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 0);
@@ -68,8 +68,8 @@ bool fits(const Topology& topology) {
   if (topology.route != DeviceCollectives::nccl) {
     return true;
   }
-  acc::plugins::RuntimeSettings settings;
-  settings.device = acc::plugins::Device::cuda;
+  acc::settings::RuntimeSettings settings;
+  settings.device = acc::settings::Device::cuda;
   acc::device::Backend& backend = *acc::device::open_device(settings).backend;
   const int version = backend.nccl_version();
   return version >= acc::collectives::kMultiRankNcclVersion ||
@@ -79,7 +79,7 @@ bool fits(const Topology& topology) {
 /// One rank of a test: its device, its group, and arrays that are written and read on the compute
 /// stream without any other order.
 struct Rank {
-  const acc::plugins::RuntimeSettings& settings;
+  const acc::settings::RuntimeSettings& settings;
   acc::rendezvous::Store* store;
   Opened opened;
   GroupFactory factory;
@@ -122,7 +122,7 @@ void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body
   acc::test::run_ranks(
       {.world_size = topology.ranks, .sharding = {}, .timeout = timeout},
       [&](auto settings, auto store) {
-        settings.device = acc::plugins::Device::cuda;
+        settings.device = acc::settings::Device::cuda;
         settings.share_gpus = true;
         settings.device_collectives = topology.route;
         const Opened opened = acc::device::open_device(settings);

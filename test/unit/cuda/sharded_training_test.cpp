@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/strategy.hpp"
 #include "acc/runtime.hpp"
+#include "acc/settings/strategy.hpp"
 #include "support/run_ranks.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/weights.hpp"
@@ -26,12 +26,12 @@
 namespace {
 
 using acc::DType;
-using acc::plugins::Device;
-using acc::plugins::DeviceCollectives;
-using acc::plugins::MixedPrecision;
-using acc::plugins::OffloadDevice;
-using acc::plugins::StateDictType;
-using acc::plugins::Strategy;
+using acc::settings::Device;
+using acc::settings::DeviceCollectives;
+using acc::settings::MixedPrecision;
+using acc::settings::OffloadDevice;
+using acc::settings::StateDictType;
+using acc::settings::Strategy;
 using acc::test::distance;
 using acc::test::Job;
 using acc::test::Weights;
@@ -270,7 +270,7 @@ Job job_of(int world, const Plan& plan, MixedPrecision precision, int micro_step
   }
   job.sharding.mixed_precision = precision;
   job.sharding.gradient_accumulation_steps = micro_steps;
-  job.sharding.backward_prefetch = acc::plugins::BackwardPrefetch::backward_pre;
+  job.sharding.backward_prefetch = acc::settings::BackwardPrefetch::backward_pre;
   return job;
 }
 
@@ -287,7 +287,7 @@ void check_offloads(Job job, double bound, DeviceCollectives collectives,
   job.device_collectives = collectives;
   for (const Offload& offload : kOffloads) {
     if (offload.param != OffloadDevice::none &&
-        !acc::plugins::switches(job.sharding.strategy).shard_parameters) {
+        !acc::settings::switches(job.sharding.strategy).shard_parameters) {
       continue;
     }
     CAPTURE(offload.name);
@@ -377,7 +377,7 @@ TEST_CASE("gathers and reductions of a training read and write windows of NCCL o
       }
       for (const Offload& offload : kOffloads) {
         if (offload.param != OffloadDevice::none &&
-            !acc::plugins::switches(plan.strategy).shard_parameters) {
+            !acc::settings::switches(plan.strategy).shard_parameters) {
           continue;
         }
         CAPTURE(offload.name);

@@ -27,7 +27,7 @@ Batch empty_batch(BatchShape shape) {
 }
 
 /// Compares 20 steps with PyTorch in double precision.
-void check_parity(const acc::plugins::RuntimeSettings& settings, const acc::ModelOptions& options,
+void check_parity(const acc::settings::RuntimeSettings& settings, const acc::ModelOptions& options,
                   double loss_tolerance, double norm_tolerance) {
   const auto reference =
       nlohmann::json::parse(std::ifstream(kParity + "losses.json")).at("single_fp64");
@@ -59,8 +59,8 @@ TEST_CASE("losses and gradient norms equal PyTorch's in double precision") {
 }
 
 TEST_CASE("bfloat16 losses are close to PyTorch's") {
-  acc::plugins::RuntimeSettings settings;
-  settings.sharding.mixed_precision = acc::plugins::MixedPrecision::bf16;
+  acc::settings::RuntimeSettings settings;
+  settings.sharding.mixed_precision = acc::settings::MixedPrecision::bf16;
   SUBCASE("weights widened") {
     check_parity(settings, {}, 3e-3, 2e-2);
   }

@@ -97,26 +97,26 @@ class PlanFixture {
     return text;
   }
 
-  [[nodiscard]] plugins::Environment worker(const LaunchPlan& made, int local_rank) const {
+  [[nodiscard]] settings::Environment worker(const LaunchPlan& made, int local_rank) const {
     return worker_environment(made, planned_assignment(made, made.rendezvous.port), environment,
                               local_rank);
   }
 
-  [[nodiscard]] plugins::Environment worker(const std::vector<std::string>& arguments,
-                                            int local_rank) const {
+  [[nodiscard]] settings::Environment worker(const std::vector<std::string>& arguments,
+                                             int local_rank) const {
     return worker(plan(arguments), local_rank);
   }
 
   /// Returns the settings that worker `local_rank` reads from its environment.
-  [[nodiscard]] plugins::RuntimeSettings runtime(const std::vector<std::string>& arguments,
-                                                 int local_rank = 0) const {
-    return plugins::settings_from_environment(worker(arguments, local_rank));
+  [[nodiscard]] settings::RuntimeSettings runtime(const std::vector<std::string>& arguments,
+                                                  int local_rank = 0) const {
+    return settings::settings_from_environment(worker(arguments, local_rank));
   }
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
   HostFacts facts;
-  plugins::Environment environment;
+  settings::Environment environment;
 
  private:
   const FrontEnd& front_end_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/convert_config.hpp"
+#include "acc/documents/convert_config.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/accelerate_config.hpp"
-#include "acc/plugins/deepspeed_json.hpp"
-#include "acc/plugins/document_writer.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/documents/accelerate_config.hpp"
+#include "acc/documents/deepspeed_json.hpp"
+#include "acc/documents/document_writer.hpp"
+#include "acc/settings/environment.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <filesystem>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 namespace fs = std::filesystem;
@@ -57,18 +57,18 @@ std::string refusal(const ConversionInput& input, ConfigForm form) {
 }
 
 /// Returns the sharding that workers would use with a configuration.
-ShardingSettings sharding_of(const ConversionInput& input, int world_size) {
-  Settings settings;
+settings::ShardingSettings sharding_of(const ConversionInput& input, int world_size) {
+  settings::Settings settings;
   const AccelerateConfig config = apply_accelerate_config(input.document, settings);
   if (input.deepspeed_file) {
     apply_deepspeed_json(*input.deepspeed_file, world_size, settings);
   }
-  return sharding_settings(settings, config.distributed_type == "FSDP" ? "fsdp" : "deepspeed",
-                           world_size);
+  return settings::sharding_settings(
+      settings, config.distributed_type == "FSDP" ? "fsdp" : "deepspeed", world_size);
 }
 
 /// Returns the keys whose values differ; "something else" for a field that is not listed here.
-Words differing_keys(const ShardingSettings& a, ShardingSettings b) {
+Words differing_keys(const settings::ShardingSettings& a, settings::ShardingSettings b) {
   Words keys;
   const auto compare = [&](const std::string& key, auto field) {
     if (a.*field != b.*field) {
@@ -76,12 +76,13 @@ Words differing_keys(const ShardingSettings& a, ShardingSettings b) {
       b.*field = a.*field;
     }
   };
-  compare("zero_stage", &ShardingSettings::strategy);
-  compare("fsdp_auto_wrap_policy", &ShardingSettings::wrap_policy);
-  compare("fsdp_transformer_layer_cls_to_wrap", &ShardingSettings::transformer_layer_classes);
-  compare("fsdp_backward_prefetch", &ShardingSettings::backward_prefetch);
-  compare("fsdp_forward_prefetch", &ShardingSettings::forward_prefetch);
-  compare("fsdp_cpu_ram_efficient_loading", &ShardingSettings::cpu_ram_efficient_loading);
+  compare("zero_stage", &settings::ShardingSettings::strategy);
+  compare("fsdp_auto_wrap_policy", &settings::ShardingSettings::wrap_policy);
+  compare("fsdp_transformer_layer_cls_to_wrap",
+          &settings::ShardingSettings::transformer_layer_classes);
+  compare("fsdp_backward_prefetch", &settings::ShardingSettings::backward_prefetch);
+  compare("fsdp_forward_prefetch", &settings::ShardingSettings::forward_prefetch);
+  compare("fsdp_cpu_ram_efficient_loading", &settings::ShardingSettings::cpu_ram_efficient_loading);
   if (!(a == b)) {
     keys.emplace_back("something else");
   }
@@ -176,7 +177,7 @@ TEST_CASE("convert-config: a strategy becomes the equivalent stage") {
     CHECK(result.document.find("distributed_type")->text == "DEEPSPEED");
     CHECK(result.document.find("fsdp_config") == nullptr);
     CHECK(result.document.find("parallelism_config") == nullptr);
-    const ShardingSettings sharding = sharding_of(reread(result), 8);
+    const settings::ShardingSettings sharding = sharding_of(reread(result), 8);
     CHECK(static_cast<int>(sharding.strategy) == std::stoi(stage));
     CHECK(result.deepspeed_file.has_value() == (hpz > 0));
     CHECK(sharding.hpz_partition_size == std::max(1, hpz));
@@ -244,8 +245,9 @@ TEST_CASE("convert-config: hpZ becomes HYBRID_SHARD with a warning about the dif
     if (form == ConfigForm::fsdp) {
       CHECK(fsdp->find("fsdp_sharding_strategy")->text == "HYBRID_SHARD");
     }
-    const ShardingSettings sharding = sharding_of(reread(result), 8);
-    CHECK(sharding.strategy == (size == "8" ? Strategy::full_shard : Strategy::hybrid_shard));
+    const settings::ShardingSettings sharding = sharding_of(reread(result), 8);
+    CHECK(sharding.strategy ==
+          (size == "8" ? settings::Strategy::full_shard : settings::Strategy::hybrid_shard));
   }
 }
 
@@ -403,4 +405,4 @@ TEST_CASE("convert-config: input that cannot be converted is refused") {
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/deepspeed_json.hpp"
+#include "acc/documents/deepspeed_json.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::documents {
+
+using settings::operator""_key;
 namespace {
 
 using test::contains;
@@ -19,11 +21,11 @@ using Words = std::vector<std::string>;
 
 struct Given {
   std::string key, text, where;
-  Source::Kind kind = Source::Kind::flag;
+  settings::Source::Kind kind = settings::Source::Kind::flag;
 };
 
-Settings settings_with(const std::vector<Given>& given) {
-  Settings settings;
+settings::Settings settings_with(const std::vector<Given>& given) {
+  settings::Settings settings;
   for (const Given& each : given) {
     settings.set_named(each.key, each.text, {each.kind, each.where});
   }
@@ -42,7 +44,7 @@ std::string file_with(const std::string& lines) {
       (lines.empty() ? "" : ",\n" + lines));
 }
 
-std::string refusal(const std::string& text, Settings settings = Settings()) {
+std::string refusal(const std::string& text, settings::Settings settings = settings::Settings()) {
   return test::refusal([&] { apply_deepspeed_json(parse_json(text, "d.json"), 4, settings); });
 }
 
@@ -69,7 +71,7 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
   "zero_quantized_weights": true, "reduce_scatter": true, "leaf_module": {"classes": ["Moe"]},
   "offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 6},
   "offload_optimizer": {"device": "cpu", "ratio": 0.5, "pin_memory": true}})");
-  Settings settings;
+  settings::Settings settings;
   const DeepSpeedFile file = apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
   for (const auto& [key, expected] : {std::pair{"zero_stage", "3"},
                                       {"gradient_accumulation_steps", "2"},
@@ -97,7 +99,7 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
                                        "zero_optimization.zero_quantized_weights true; "
                                        "zero_optimization.offload_optimizer.ratio 0.5"}}) {
     CAPTURE(key);
-    CHECK(settings.text(*find_setting(key)) == expected);
+    CHECK(settings.text(*settings::find_setting(key)) == expected);
   }
   CHECK(settings.source("zero_stage"_key).where == "d.json:13");
   CHECK(settings.source("gradient_accumulation_steps"_key).where == "d.json:2");
@@ -147,16 +149,16 @@ TEST_CASE(
            {R"({"type": "lion", "params": {"lr": 1}})", "Lion", {"optimizer_lr", "1"}},
        }) {
     CAPTURE(block);
-    Settings settings;
+    settings::Settings settings;
     apply_deepspeed_json(parse_json(file_with("\"optimizer\": " + block), "d.json"), 4, settings);
     CHECK(settings.text("optimizer_type"_key) == type);
     CHECK(settings.source("optimizer_type"_key).where == "d.json:4");
     for (std::size_t i = 0; i < values.size(); i += 2) {
       CAPTURE(values[i]);
-      CHECK(settings.text(*find_setting(values[i])) == values[i + 1]);
+      CHECK(settings.text(*settings::find_setting(values[i])) == values[i + 1]);
     }
   }
-  Settings settings;
+  settings::Settings settings;
   apply_deepspeed_json(
       parse_json(file_with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
                  "d.json"),
@@ -173,7 +175,7 @@ TEST_CASE("DeepSpeed JSON: features that the runtime lacks are passed to it, unl
            {"\"amp\": {\"enabled\": true}, \"sparse_gradients\": 1", "amp; sparse_gradients 1"},
        }) {
     CAPTURE(lines);
-    Settings settings;
+    settings::Settings settings;
     apply_deepspeed_json(parse_json(file_with(lines), "d.json"), 4, settings);
     CHECK(settings.text("deepspeed_unsupported"_key) == expected);
   }
@@ -253,7 +255,7 @@ TEST_CASE("DeepSpeed JSON: wrong keys of zero_optimization are refused") {
 }
 
 TEST_CASE("DeepSpeed JSON: all faults are reported at once, and the settings stay unchanged") {
-  Settings settings;
+  settings::Settings settings;
   const std::string text = file_of(
       "\"zero_optimization\": {\"stage\": 3, \"stage3\": 1},\n\"gradient_clipping\": \"much\",\n"
       "\"scheduler\": {\"params\": {}}");
@@ -310,7 +312,7 @@ TEST_CASE("DeepSpeed JSON: each of the three batch sizes follows from the other 
        }) {
     CAPTURE(lines);
     const std::string text = file_of(lines + ",\n\"zero_optimization\": {}");
-    Settings settings;
+    settings::Settings settings;
     if (steps.empty()) {
       CHECK(contains(refusal(text), part));
     } else {
@@ -327,14 +329,15 @@ TEST_CASE("DeepSpeed JSON: auto values come from flags, else from Accelerate's d
       "\"zero_optimization\": {\"stage\": \"auto\", \"offload_param\": {\"device\": \"auto\", "
       "\"nvme_path\": \"auto\"}, \"stage3_gather_16bit_weights_on_model_save\": \"auto\", "
       "\"reduce_bucket_size\": \"auto\"}");
-  Settings plain;
+  settings::Settings plain;
   apply_deepspeed_json(parse_json(text, "d.json"), 4, plain);
-  Settings flags = settings_with({{"gradient_clipping", "2.0", "--gradient_clipping"},
-                                  {"gradient_accumulation_steps", "3", "--gradient_…"},
-                                  {"zero_stage", "3", "--zero_stage"},
-                                  {"offload_param_device", "cpu", "--offload_param_device"},
-                                  {"zero3_save_16bit_model", "true", "--zero3_save_16bit_model"},
-                                  {"mixed_precision", "bf16", "--mixed_precision"}});
+  settings::Settings flags =
+      settings_with({{"gradient_clipping", "2.0", "--gradient_clipping"},
+                     {"gradient_accumulation_steps", "3", "--gradient_…"},
+                     {"zero_stage", "3", "--zero_stage"},
+                     {"offload_param_device", "cpu", "--offload_param_device"},
+                     {"zero3_save_16bit_model", "true", "--zero3_save_16bit_model"},
+                     {"mixed_precision", "bf16", "--mixed_precision"}});
   apply_deepspeed_json(parse_json(text, "d.json"), 4, flags);
   for (const auto& [key, by_default, by_flag] : {std::tuple{"gradient_clipping", "1.0", "2.0"},
                                                  {"gradient_accumulation_steps", "1", "3"},
@@ -343,10 +346,11 @@ TEST_CASE("DeepSpeed JSON: auto values come from flags, else from Accelerate's d
                                                  {"zero3_save_16bit_model", "false", "true"},
                                                  {"mixed_precision", "no", "bf16"}}) {
     CAPTURE(key);
-    CHECK(plain.text(*find_setting(key)) == by_default);
-    CHECK(flags.text(*find_setting(key)) == by_flag);
+    CHECK(plain.text(*settings::find_setting(key)) == by_default);
+    CHECK(flags.text(*settings::find_setting(key)) == by_flag);
   }
-  CHECK(plain.source("gradient_clipping"_key) == Source{Source::Kind::deepspeed_file, "d.json:2"});
+  CHECK(plain.source("gradient_clipping"_key) ==
+        settings::Source{settings::Source::Kind::deepspeed_file, "d.json:2"});
 }
 
 TEST_CASE("DeepSpeed JSON: a contradicting flag is refused with both values and places") {
@@ -389,7 +393,7 @@ TEST_CASE("DeepSpeed JSON: a contradicting flag is refused with both values and 
 
 TEST_CASE(
     "DeepSpeed JSON: YAML settings that Accelerate's plugin refuses next to the file are refused") {
-  const Given named{"deepspeed_config_file", "d.json", "c.yaml:3", Source::Kind::file};
+  const Given named{"deepspeed_config_file", "d.json", "c.yaml:3", settings::Source::Kind::file};
   for (const auto& [key, text, path] :
        {std::tuple{"gradient_accumulation_steps", "2", "as gradient_accumulation_steps"},
         {"gradient_clipping", "1.0", "as gradient_clipping"},
@@ -403,18 +407,19 @@ TEST_CASE(
         {"mixed_precision", "no", "as fp16.enabled or bf16.enabled"}}) {
     CAPTURE(key);
     const std::string message =
-        refusal(file_with(""), settings_with({named, {key, text, "c.yaml:7", Source::Kind::file}}));
+        refusal(file_with(""),
+                settings_with({named, {key, text, "c.yaml:7", settings::Source::Kind::file}}));
     CHECK(contains(message, "c.yaml:7: " + std::string(key) + " " + text +
                                 " must not be given together with deepspeed_config_file "
                                 "(c.yaml:3)"));
     CHECK(contains(message, path));
   }
-  const Given wanted{"zero3_init_flag", "true", "c.yaml:7", Source::Kind::file};
+  const Given wanted{"zero3_init_flag", "true", "c.yaml:7", settings::Source::Kind::file};
   CHECK(refusal(file_with(""), settings_with({named, wanted})).empty());
 }
 
 TEST_CASE("DeepSpeed JSON: old names are accepted with a notice") {
-  Settings settings;
+  settings::Settings settings;
   const DeepSpeedFile file = apply_deepspeed_json(
       parse_json(file_of("\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 3,\n"
                          "\"cpu_offload\": true, \"cpu_offload_param\": false,\n"
@@ -434,4 +439,4 @@ TEST_CASE("DeepSpeed JSON: old names are accepted with a notice") {
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include "acc/base/error.hpp"
 #include "support/errors.hpp"
@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 TEST_CASE("YAML 1.1: plain words are booleans, quoted words are text") {
@@ -159,4 +159,4 @@ TEST_CASE("an endless file is refused, and so is a FIFO without a writer") {
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::documents

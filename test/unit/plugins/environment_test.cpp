@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/fp8_settings.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/fp8_settings.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
@@ -12,7 +12,7 @@
 #include <functional>
 #include <set>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 constexpr int kWorld = 8;
@@ -462,4 +462,4 @@ TEST_CASE("all faults of an environment are reported at once, with variable and 
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/deepspeed_plugin.hpp"
-#include "acc/plugins/environment.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
+#include "acc/settings/deepspeed_plugin.hpp"
+#include "acc/settings/environment.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 using test::contains;
@@ -277,4 +277,4 @@ TEST_CASE("contradictions are refused with both places") {
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks docs/settings-effects.md: it lists every setting that is passed to workers, and every test
 // that it names exists.
-#include "acc/plugins/settings_table.hpp"
+#include "acc/settings/settings_table.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -31,8 +31,8 @@ const std::string& page() {
 }  // namespace
 
 TEST_CASE("docs/settings-effects.md has every setting that reaches workers") {
-  for (const auto& row : acc::plugins::settings_table()) {
-    if (acc::plugins::reaches_workers(row)) {
+  for (const auto& row : acc::settings::settings_table()) {
+    if (acc::settings::reaches_workers(row)) {
       CAPTURE(row.key);
       CHECK(page().find("`" + std::string(row.key) + "`") != std::string::npos);
     }

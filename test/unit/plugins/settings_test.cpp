@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 #include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
 #include <set>
 
-namespace acc::plugins {
+namespace acc::settings {
 namespace {
 
 const Source kFlag = {Source::Kind::flag, "--flag"};
@@ -135,4 +135,4 @@ TEST_CASE("the error for a wrong value names place, key, expected and found valu
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::settings

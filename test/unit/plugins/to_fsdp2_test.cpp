@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
-#include "acc/plugins/convert_config.hpp"
-#include "acc/plugins/document_writer.hpp"
+#include "acc/documents/convert_config.hpp"
+#include "acc/documents/document_writer.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 using test::contains;
@@ -40,4 +40,4 @@ TEST_CASE("to-fsdp2: keys are renamed, dropped or copied as Accelerate does") {
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
-#include "acc/plugins/document_writer.hpp"
+#include "acc/documents/document_writer.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace acc::plugins {
+namespace acc::documents {
 namespace {
 
 bool same(const Node& a, const Node& b) {
@@ -140,4 +140,4 @@ TEST_CASE("write_file: writes complete files, and replaces an existing one only 
 }
 
 }  // namespace
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -12,7 +12,7 @@
 #include <string>
 
 using namespace acc;
-using acc::plugins::RuntimeSettings;
+using acc::settings::RuntimeSettings;
 
 TEST_CASE("ranks with different settings all get an error that names the rank and both values") {
   struct Row {
@@ -20,15 +20,15 @@ TEST_CASE("ranks with different settings all get an error that names the rank an
     const char* message;
   };
   const Row rows[] = {
-      {[](RuntimeSettings& s) { s.sharding.nan_policy = plugins::NanPolicy::raise; },
+      {[](RuntimeSettings& s) { s.sharding.nan_policy = settings::NanPolicy::raise; },
        "rank 1 has NaN policy=raise, rank 0 has NaN policy=ignore"},
-      {[](RuntimeSettings& s) { s.sharding.strategy = plugins::Strategy::full_shard; },
+      {[](RuntimeSettings& s) { s.sharding.strategy = settings::Strategy::full_shard; },
        "rank 1 has strategy=full_shard, rank 0 has strategy=no_shard"},
       {[](RuntimeSettings& s) { s.sharding.loss_scaling.static_scale = 128.0; },
        "rank 1 has loss scale=torch 128 from 2^16, window 2000, hysteresis 1 in all, at least 0, "
        "rank 0 has loss scale=torch dynamic from 2^16, window 2000, hysteresis 1 in all, at least "
        "0"},
-      {[](RuntimeSettings& s) { s.sharding.offload_optimizer = plugins::OffloadDevice::cpu; },
+      {[](RuntimeSettings& s) { s.sharding.offload_optimizer = settings::OffloadDevice::cpu; },
        "rank 1 has offload of the optimizer=cpu, rank 0 has offload of the optimizer=none"},
       {[](RuntimeSettings& s) { s.sharding.gradient_accumulation_steps = 4; },
        "rank 1 has gradient accumulation steps=4, rank 0 has gradient accumulation steps=1"},

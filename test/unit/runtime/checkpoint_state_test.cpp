@@ -31,9 +31,9 @@
 namespace {
 
 namespace fs = std::filesystem;
-using acc::plugins::MixedPrecision;
-using acc::plugins::StateDictType;
-using acc::plugins::Strategy;
+using acc::settings::MixedPrecision;
+using acc::settings::StateDictType;
+using acc::settings::Strategy;
 using acc::test::Job;
 using acc::test::names_in;
 using acc::test::TemporaryFolder;
@@ -199,7 +199,7 @@ TEST_CASE("checkpoints of any form and layout load bitwise equal into any other"
 }
 
 TEST_CASE("every optimizer trains the same sharded, offloaded and resumed on other ranks") {
-  using acc::plugins::OffloadDevice;
+  using acc::settings::OffloadDevice;
   const TemporaryFolder folder;
   for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
     acc::NamedRule settings{std::string(rule.name), {{"lr", 0.05}, {"weight_decay", 0.1}}};

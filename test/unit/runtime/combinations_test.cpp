@@ -25,12 +25,12 @@
 namespace {
 
 using acc::DType;
-using acc::plugins::BackwardPrefetch;
-using acc::plugins::MixedPrecision;
-using acc::plugins::NanPolicy;
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
-using acc::plugins::WrapPolicy;
+using acc::settings::BackwardPrefetch;
+using acc::settings::MixedPrecision;
+using acc::settings::NanPolicy;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
+using acc::settings::WrapPolicy;
 using acc::test::Job;
 using acc::test::Weights;
 

@@ -11,7 +11,7 @@ namespace {
 
 using acc::collectives::choose_route;
 using acc::collectives::RankHardware;
-using acc::plugins::DeviceCollectives;
+using acc::settings::DeviceCollectives;
 
 RankHardware gpu(const char* host, const char* id, int version = 22809, bool shares = false) {
   return {.host = host,

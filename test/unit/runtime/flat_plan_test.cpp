@@ -10,8 +10,8 @@
 
 namespace {
 
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::sharding::FlatPlan;
 using acc::sharding::ParameterRecord;
 
@@ -51,7 +51,7 @@ ShardingSettings settings_of(Strategy strategy) {
 std::string plan_of(const std::vector<std::string>& words, const ShardingSettings& settings,
                     int shards, bool by_rows = false) {
   return text_of(plan_flats(parameters_of(words), settings,
-                            acc::plugins::switches(settings.strategy), shards, by_rows));
+                            acc::settings::switches(settings.strategy), shards, by_rows));
 }
 
 }  // namespace

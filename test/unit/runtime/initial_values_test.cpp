@@ -22,10 +22,10 @@
 // Initial values of parameters and buffers: from initialisers, files, rank 0.
 namespace {
 
-using acc::plugins::MixedPrecision;
-using acc::plugins::RuntimeSettings;
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::MixedPrecision;
+using acc::settings::RuntimeSettings;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::Job;
 using acc::test::TemporaryFolder;
 
@@ -397,7 +397,7 @@ double number_in(const void* memory, DType dtype) {
 }  // namespace
 
 TEST_CASE("buffers keep dtype and bits in memory, in files and in checkpoints of each form") {
-  using acc::plugins::StateDictType;
+  using acc::settings::StateDictType;
   const TemporaryFolder folder;
   for (const auto form : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
     CAPTURE(to_string(form));

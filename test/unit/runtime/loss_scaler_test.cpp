@@ -13,8 +13,8 @@
 namespace {
 
 using acc::optim::LossScaler;
-using acc::plugins::LossScaleRule;
-using acc::plugins::LossScaling;
+using acc::settings::LossScaleRule;
+using acc::settings::LossScaling;
 
 LossScaling rules_of(const nlohmann::json& row) {
   return {

@@ -15,8 +15,8 @@ namespace {
 using acc::LrSchedule;
 using acc::optim::optimizer_of;
 using acc::optim::schedule_of;
-using acc::plugins::OptimizerChoice;
-using acc::plugins::ScheduleChoice;
+using acc::settings::OptimizerChoice;
+using acc::settings::ScheduleChoice;
 using nlohmann::json;
 
 template <typename T>
@@ -74,7 +74,7 @@ TEST_CASE("invalid numbers of steps are errors that name the setting") {
 }
 
 TEST_CASE("the settings' optimizer, with torch's defaults") {
-  const auto rule_of = [](const acc::plugins::OptimizerChoice& choice) {
+  const auto rule_of = [](const acc::settings::OptimizerChoice& choice) {
     return acc::optim::Rule(std::get<acc::NamedRule>(optimizer_of(choice)));
   };
   for (const char* type : {"adam", "AdamW", "adamw"}) {

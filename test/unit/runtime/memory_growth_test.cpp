@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
+#include "acc/settings/environment.hpp"
 #include "support/run_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@
 // A step leaves nothing behind. bench/soak.py looks at whole processes, over more steps.
 namespace {
 
-using acc::plugins::Environment;
+using acc::settings::Environment;
 
 constexpr int kGrowthWarmup = 50;
 constexpr int kGrowthSteps = 100;
@@ -47,7 +47,7 @@ std::string words_of(const GrowthCase& each) {
 std::int64_t growth_per_step(const GrowthCase& each) {
   Environment environment = each.environment;
   environment["WORLD_SIZE"] = std::to_string(each.ranks);
-  const auto settings = acc::plugins::settings_from_environment(environment);
+  const auto settings = acc::settings::settings_from_environment(environment);
   const acc::test::Job job{
       .world_size = each.ranks, .sharding = settings.sharding, .copy_gathers = each.copies};
   std::int64_t before = 0;

@@ -21,7 +21,7 @@ namespace {
 
 using acc::Errc;
 using acc::Error;
-using acc::plugins::Strategy;
+using acc::settings::Strategy;
 using acc::test::contains;
 using acc::test::Job;
 using acc::test::job_of;
@@ -723,7 +723,7 @@ TEST_CASE("checked accesses change no result") {
     for (const Layout layout :
          {Layout{1, 1, false}, Layout{4, 1, false}, Layout{4, 1, true}, Layout{4, 2, false}}) {
       for (const auto precision :
-           {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
+           {acc::settings::MixedPrecision::no, acc::settings::MixedPrecision::bf16}) {
         CAPTURE(to_string(strategy));
         CAPTURE(layout.ranks);
         CAPTURE(layout.machines);
@@ -739,7 +739,7 @@ TEST_CASE("checked accesses change no result") {
           }
           std::vector<float> weights;
           std::mutex mutex;
-          acc::test::run_ranks(job, [&](acc::plugins::RuntimeSettings settings, auto store) {
+          acc::test::run_ranks(job, [&](acc::settings::RuntimeSettings settings, auto store) {
             settings.check = check;
             auto runtime = acc::Runtime::from_settings(settings, std::move(store));
             TwoUnits net(runtime.model());

@@ -13,9 +13,9 @@
 // several models.
 namespace {
 
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
-using acc::plugins::WrapPolicy;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
+using acc::settings::WrapPolicy;
 using acc::test::distance;
 using acc::test::Job;
 using acc::test::ModuleNet;
@@ -236,7 +236,7 @@ TEST_CASE("use_orig_params: frozen and trained parameters in one unit, or each i
 
 TEST_CASE("use_orig_params: groups of the optimizer within one unit, or one for all of it") {
   const std::vector<UnitSpec> specs = {{"net", "Net", -1, {{"weight", 20}, {"bias", 20}}}};
-  acc::plugins::RuntimeSettings settings;
+  acc::settings::RuntimeSettings settings;
   for (const bool orig : {true, false}) {
     CAPTURE(orig);
     settings.sharding.use_orig_params = orig;

@@ -16,9 +16,9 @@
 // dropped, and backwards that come again.
 namespace {
 
-using acc::plugins::MixedPrecision;
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::MixedPrecision;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::distance;
 using acc::test::Job;
 using acc::test::ModuleNet;

@@ -110,7 +110,7 @@ TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are re
 
 TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
   using acc::optim::optimizer_of;
-  const auto chosen = [](const acc::plugins::OptimizerChoice& choice) {
+  const auto chosen = [](const acc::settings::OptimizerChoice& choice) {
     return std::get<acc::NamedRule>(optimizer_of(choice));
   };
   const auto lion = chosen({.type = "Lion", .lr = 0.5, .betas = {0.8, 0.9}, .weight_decay = 0.25});

@@ -24,10 +24,10 @@
 // The optimizer step under every strategy: groups, schedules, clipping, overflows.
 namespace {
 
-using acc::plugins::MixedPrecision;
-using acc::plugins::NanPolicy;
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::MixedPrecision;
+using acc::settings::NanPolicy;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::distance;
 using acc::test::Job;
 using acc::test::job_of;
@@ -455,7 +455,7 @@ TEST_CASE(
 
 namespace {
 
-Job fp16_job(Strategy strategy, const acc::plugins::LossScaling& rules, int world = 4,
+Job fp16_job(Strategy strategy, const acc::settings::LossScaling& rules, int world = 4,
              int machines = 2) {
   Job job = job_of(strategy, world, machines);
   job.sharding.mixed_precision = MixedPrecision::fp16;
@@ -485,8 +485,8 @@ std::vector<acc::StepInfo> scaled_steps(acc::Runtime& runtime, acc::Optimizer& o
 }  // namespace
 
 TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank skips an overflow") {
-  using acc::plugins::LossScaleRule;
-  using acc::plugins::LossScaling;
+  using acc::settings::LossScaleRule;
+  using acc::settings::LossScaling;
   struct Case {
     LossScaling rules;
     std::vector<double> scales;  ///< before each step, and after the last
@@ -551,7 +551,7 @@ TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank ski
 
 TEST_CASE("DeepSpeed's rule ends the run on every rank at the smallest loss scale") {
   std::atomic<int> told = 0;
-  const Job job = fp16_job(Strategy::full_shard, {.rule = acc::plugins::LossScaleRule::deepspeed,
+  const Job job = fp16_job(Strategy::full_shard, {.rule = acc::settings::LossScaleRule::deepspeed,
                                                   .initial_scale_power = 2,
                                                   .hysteresis = 1,
                                                   .min_scale = 2.0});

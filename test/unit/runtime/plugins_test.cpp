@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
+#include "acc/settings/environment.hpp"
 #include "support/run_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -10,10 +10,10 @@
 
 namespace {
 
-using acc::plugins::Environment;
-using acc::plugins::ProgramSettings;
-using acc::plugins::RuntimeSettings;
-using acc::plugins::Strategy;
+using acc::settings::Environment;
+using acc::settings::ProgramSettings;
+using acc::settings::RuntimeSettings;
+using acc::settings::Strategy;
 using acc::test::Job;
 
 constexpr int kWorld = 2;
@@ -22,7 +22,7 @@ constexpr std::int64_t kNumel = 4096;
 /// The values of a program, on every rank that a launcher started with `environment`.
 RuntimeSettings settings_of_rank(const RuntimeSettings& rank, const Environment& environment,
                                  const ProgramSettings& program) {
-  RuntimeSettings settings = acc::plugins::settings_from_environment(environment, program);
+  RuntimeSettings settings = acc::settings::settings_from_environment(environment, program);
   settings.identity = rank.identity;
   return settings;
 }
@@ -113,7 +113,7 @@ TEST_CASE("Runtime::from_environment accepts a plugin and refuses unsupported va
   CHECK(runtime.describe().find(", deterministic") != std::string::npos);
   acc::DeepSpeedPlugin zero3;
   zero3.zero_stage = 3;
-  zero3.offload_param_device = acc::plugins::OffloadDevice::nvme;
+  zero3.offload_param_device = acc::settings::OffloadDevice::nvme;
   zero3.offload_param_nvme_path = "/nvme";
   CHECK_THROWS_WITH(acc::Runtime::from_environment(zero3),
                     doctest::Contains("offload of parameters to nvme"));

@@ -11,8 +11,8 @@
 namespace {
 
 using acc::DType;
-using acc::plugins::Device;
-using acc::plugins::MixedPrecision;
+using acc::settings::Device;
+using acc::settings::MixedPrecision;
 using acc::sharding::make_policy;
 using acc::sharding::PrecisionPolicy;
 
@@ -72,7 +72,7 @@ TEST_CASE("the three modes of precision, in every combination") {
     for (const Reduce& reduce : kReduces) {
       for (const bool chance : {false, true}) {
         for (const Device device : {Device::cpu, Device::cuda}) {
-          acc::plugins::ShardingSettings settings;
+          acc::settings::ShardingSettings settings;
           settings.mixed_precision = row.mixed;
           settings.reduce_precision = reduce.asked;
           settings.round_initial_weights = row.deepspeed;
@@ -102,7 +102,7 @@ TEST_CASE("the three modes of precision, in every combination") {
 }
 
 TEST_CASE("weights of a dtype that is not a float, and gradients reduced in fp8, are refused") {
-  acc::plugins::ShardingSettings settings;
+  acc::settings::ShardingSettings settings;
   CHECK_THROWS_AS(make_policy(settings, DType::float64, Device::cpu), acc::Error);
   CHECK_THROWS_AS(make_policy(settings, DType::byte, Device::cpu), acc::Error);
   settings.reduce_precision = MixedPrecision::fp8;

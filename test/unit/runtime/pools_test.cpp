@@ -72,7 +72,7 @@ TEST_CASE("overlap_comm: a reduction is waited for where it is issued, or two bu
     Log log;
     acc::collectives::SoloGroup group({.name = "solo", .ranks = {0}, .rank = 0},
                                       acc::device::open_cpu_device(1));
-    acc::sharding::GradientPool pool(group, nullptr, acc::plugins::buffer_counts(true, overlaps));
+    acc::sharding::GradientPool pool(group, nullptr, acc::settings::buffer_counts(true, overlaps));
     std::string after_each;
     for (const char name : {'a', 'b', 'c'}) {
       auto buffer = pool.acquire(64);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/strategy.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
+#include "acc/settings/strategy.hpp"
 #include "support/run_ranks.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -21,9 +21,9 @@
 namespace {
 
 using acc::DType;
-using acc::plugins::MixedPrecision;
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::MixedPrecision;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::Job;
 
 constexpr std::int64_t kModeNumel = 64 * 64;
@@ -186,7 +186,7 @@ TEST_CASE("bytes held in each mode equal the formula") {
       CAPTURE(std::string(to_string(strategy)));
       Job job{.world_size = 2, .sharding = in_precision(strategy, row.mixed)};
       job.sharding.round_initial_weights = row.deepspeed;
-      const acc::plugins::StrategySwitches on = acc::plugins::switches(strategy);
+      const acc::settings::StrategySwitches on = acc::settings::switches(strategy);
       const std::int64_t shards = on.shard_optimizer ? 2 : 1;
       // If weights are gathered in the optimizer's dtype, the gathered copy is the master. ZeRO 1
       // keeps all of it.
@@ -229,7 +229,7 @@ TEST_CASE("gradients are reduced in the mode's dtype or in the configured one") 
         job.sharding.reduce_precision = row.reduce;
         // Whole gradients are rounded only if that is asked for. The all_reduce of no_shard rounds
         // what it sends to other machines.
-        const bool shards = acc::plugins::switches(strategy).shard_gradients;
+        const bool shards = acc::settings::switches(strategy).shard_gradients;
         const bool sends = strategy != Strategy::no_shard || machines > 1;
         const float expected = shards || (row.reduce && sends) ? row.expected : kOdd;
         CHECK(train({.job = job, .gradient = kOdd}).grad_norm ==

@@ -13,8 +13,8 @@
 // Checkpoints from which another number of ranks resumes.
 namespace {
 
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::distance;
 using acc::test::GradientRule;
 using acc::test::Job;
@@ -129,7 +129,7 @@ TEST_CASE("the master weights of a bf16 run are restored") {
     Job result{.world_size = ranks,
                .num_machines = machines,
                .sharding = settings_with(Strategy::full_shard)};
-    result.sharding.mixed_precision = acc::plugins::MixedPrecision::bf16;
+    result.sharding.mixed_precision = acc::settings::MixedPrecision::bf16;
     return result;
   };
   const Weights unbroken = train(job(1, 1), {.until = 6});

@@ -10,7 +10,7 @@
 TEST_CASE("a saved activation is restored even if its source was overwritten") {
   for (const bool offload : {false, true}) {
     CAPTURE(offload);
-    acc::plugins::RuntimeSettings settings;
+    acc::settings::RuntimeSettings settings;
     settings.sharding.activation_checkpointing = true;
     settings.sharding.activation_checkpointing_offload = offload;
     auto runtime = acc::Runtime::from_settings(settings);

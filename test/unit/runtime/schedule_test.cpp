@@ -9,7 +9,7 @@
 
 namespace {
 
-using acc::plugins::BackwardPrefetch;
+using acc::settings::BackwardPrefetch;
 using acc::sharding::Schedule;
 using acc::sharding::ScheduleRules;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/plugins/environment.hpp"
 #include "acc/runtime.hpp"
+#include "acc/settings/environment.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@
 // Settings from the launcher's environment variable to their effect in a program.
 namespace {
 
-using acc::plugins::Environment;
+using acc::settings::Environment;
 
 constexpr int kEffectNumel = 8;
 
@@ -40,7 +40,7 @@ using MakeOptimizer = std::function<acc::Optimizer(acc::Model&)>;
 /// Makes steps with one rank. overflows: steps in which the gradient is infinite.
 Trajectory train(const Environment& environment, const MakeOptimizer& make_optimizer, int steps,
                  const std::set<int>& overflows = {}) {
-  auto runtime = acc::Runtime::from_settings(acc::plugins::settings_from_environment(environment));
+  auto runtime = acc::Runtime::from_settings(acc::settings::settings_from_environment(environment));
   auto model = runtime.model();
   auto& unit = model.unit("layer", "Layer");
   const auto weight = unit.parameter("weight", {kEffectNumel}, acc::ones());
@@ -208,7 +208,7 @@ TEST_CASE("fsdp_state_dict_type and zero3_save_16bit_model name the files of a c
        }) {
     const acc::test::TemporaryFolder folder;
     auto runtime =
-        acc::Runtime::from_settings(acc::plugins::settings_from_environment(each.environment));
+        acc::Runtime::from_settings(acc::settings::settings_from_environment(each.environment));
     auto model = runtime.model();
     model.unit("layer", "Layer").parameter("weight", {kEffectNumel}, acc::ones());
     auto optimizer = model.optimizer(acc::AdamW{});

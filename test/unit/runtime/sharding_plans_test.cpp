@@ -9,8 +9,8 @@
 
 namespace {
 
-using acc::plugins::RuntimeSettings;
-using acc::plugins::Strategy;
+using acc::settings::RuntimeSettings;
+using acc::settings::Strategy;
 using Ranks = std::vector<int>;
 
 /// Settings of rank `rank` of 8 on two machines.
@@ -106,13 +106,13 @@ TEST_CASE("which parameters stay gathered") {
     std::int64_t parameter, model;
     std::vector<bool> stay;  ///< expected for parameters of 10, 100, 20, 5 elements
   };
-  constexpr std::int64_t kAny = acc::plugins::ShardingSettings::kUnbounded;
+  constexpr std::int64_t kAny = acc::settings::ShardingSettings::kUnbounded;
   for (const Case& each : {Case{"none", 0, kAny, {false, false, false, false}},
                            Case{"smaller than 20", 20, kAny, {true, false, false, true}},
                            Case{"all", 1000, kAny, {true, true, true, true}},
                            Case{"30 in all", 1000, 30, {true, false, true, false}}}) {
     CAPTURE(each.name);
-    acc::plugins::ShardingSettings settings;
+    acc::settings::ShardingSettings settings;
     settings.param_persistence_threshold = each.parameter;
     settings.model_persistence_threshold = each.model;
     acc::sharding::PersistenceBudget budget(settings);

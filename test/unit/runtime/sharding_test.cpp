@@ -16,9 +16,9 @@
 
 namespace {
 
-using acc::plugins::MixedPrecision;
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::MixedPrecision;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::distance;
 using acc::test::Job;
 using acc::test::Weights;
@@ -214,7 +214,7 @@ TEST_CASE("every strategy gives the weights of no_shard") {
           CAPTURE(micro_steps);
           CAPTURE(each.name);
           each.sharding.gradient_accumulation_steps = micro_steps;
-          each.sharding.backward_prefetch = acc::plugins::BackwardPrefetch::backward_pre;
+          each.sharding.backward_prefetch = acc::settings::BackwardPrefetch::backward_pre;
           each.sharding.forward_prefetch = micro_steps > 1;
           const Job job{.world_size = world,
                         .num_machines = machines,
@@ -265,8 +265,9 @@ TEST_CASE("bf16 weights are rounded, masters are not") {
 
 TEST_CASE("wrap policies: one unit, by size, by class, and an unknown class") {
   const Weights reference = train({.world_size = 2, .sharding = with(Strategy::no_shard)}, 3);
-  for (const auto policy : {acc::plugins::WrapPolicy::no_wrap, acc::plugins::WrapPolicy::size_based,
-                            acc::plugins::WrapPolicy::transformer_based}) {
+  for (const auto policy :
+       {acc::settings::WrapPolicy::no_wrap, acc::settings::WrapPolicy::size_based,
+        acc::settings::WrapPolicy::transformer_based}) {
     Job job{.world_size = 2, .sharding = with(Strategy::full_shard)};
     job.sharding.wrap_policy = policy;
     job.sharding.min_num_params = 29;
@@ -274,7 +275,7 @@ TEST_CASE("wrap policies: one unit, by size, by class, and an unknown class") {
     CHECK(distance(reference, train(job, 3)) == 0.0);
   }
   Job job{.world_size = 1, .sharding = with(Strategy::full_shard)};
-  job.sharding.wrap_policy = acc::plugins::WrapPolicy::transformer_based;
+  job.sharding.wrap_policy = acc::settings::WrapPolicy::transformer_based;
   job.sharding.transformer_layer_classes = {"BertLayer"};
   CHECK_THROWS_WITH_AS(train(job, 1), doctest::Contains("the model has Layer, Net, Tail"),
                        acc::Error);
@@ -405,7 +406,7 @@ TEST_CASE("loaded weights are used even if the unit is gathered already") {
 TEST_CASE("one micro-step too many is refused, in every strategy") {
   for (const Strategy strategy :
        {Strategy::no_shard, Strategy::shard_optimizer, Strategy::full_shard}) {
-    acc::plugins::RuntimeSettings settings;
+    acc::settings::RuntimeSettings settings;
     settings.sharding.strategy = strategy;
     auto runtime = acc::Runtime::from_settings(settings, nullptr);
     auto model = runtime.model(0, {.unused_units = true});
@@ -456,29 +457,29 @@ TEST_CASE("a rank whose program fails inside a scope ends the others, which name
 
 TEST_CASE("unsupported settings are errors that name the setting") {
   struct Refused {
-    std::function<void(acc::plugins::RuntimeSettings&)> ask;
+    std::function<void(acc::settings::RuntimeSettings&)> ask;
     const char* name;
   };
   for (const Refused& each : std::initializer_list<Refused>{
-           {[](auto& s) { s.device = acc::plugins::Device::cuda; }, "cuda"},
-           {[](auto& s) { s.sharding.offload_param = acc::plugins::OffloadDevice::nvme; },
+           {[](auto& s) { s.device = acc::settings::Device::cuda; }, "cuda"},
+           {[](auto& s) { s.sharding.offload_param = acc::settings::OffloadDevice::nvme; },
             "offload of parameters to nvme"},
-           {[](auto& s) { s.sharding.offload_optimizer = acc::plugins::OffloadDevice::nvme; },
+           {[](auto& s) { s.sharding.offload_optimizer = acc::settings::OffloadDevice::nvme; },
             "offload of the optimizer to nvme"},
            {[](auto& s) { s.sharding.unsupported = "zero_optimization.reduce_scatter false"; },
             "zero_optimization.reduce_scatter false (of the DeepSpeed file)"}}) {
-    acc::plugins::RuntimeSettings settings;
+    acc::settings::RuntimeSettings settings;
     each.ask(settings);
     CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains(each.name));
   }
-  acc::plugins::RuntimeSettings settings;
+  acc::settings::RuntimeSettings settings;
   settings.identity.world_size = 4;
   settings.sharding = with(Strategy::hybrid_shard, 3);
   CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains("3"));
 }
 
 TEST_CASE("fp8 is refused unless the program computes in it") {
-  acc::plugins::RuntimeSettings settings;
+  acc::settings::RuntimeSettings settings;
   settings.sharding.mixed_precision = MixedPrecision::fp8;
   auto runtime = acc::Runtime::from_settings(settings, nullptr);
   CHECK_THROWS_WITH_AS(runtime.model(),

@@ -11,8 +11,8 @@
 
 namespace {
 
-using acc::plugins::ShardingSettings;
-using acc::plugins::Strategy;
+using acc::settings::ShardingSettings;
+using acc::settings::Strategy;
 using acc::test::Job;
 
 /// The model for which the collectives of FSDP 2 were counted: a root of 2368 elements and three
@@ -276,7 +276,7 @@ TEST_CASE("FSDP's prefetches hold one more gathered unit and gather nothing twic
   for (const Case& each :
        {Case{"none", [](auto&) {}, 2},
         Case{"backward_prefetch pre",
-             [](auto& s) { s.backward_prefetch = acc::plugins::BackwardPrefetch::backward_pre; },
+             [](auto& s) { s.backward_prefetch = acc::settings::BackwardPrefetch::backward_pre; },
              3},
         Case{"forward_prefetch", [](auto& s) { s.forward_prefetch = true; }, 3}}) {
     CAPTURE(each.name);

@@ -18,8 +18,8 @@
 namespace {
 
 using namespace acc::model;
-using acc::plugins::ShardingSettings;
-using acc::plugins::WrapPolicy;
+using acc::settings::ShardingSettings;
+using acc::settings::WrapPolicy;
 using Names = std::set<std::string>;
 
 std::string join(const std::string& path, const std::string& name) {

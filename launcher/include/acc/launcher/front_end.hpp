@@ -14,13 +14,13 @@ namespace acc::launcher {
 
 /// A front end: one of the command lines that acclaunch accepts. Each front end has its own table
 /// of flags; all of them produce a LaunchPlan.
-struct FrontEnd : plugins::FlagTable {
+struct FrontEnd : settings::FlagTable {
   std::string_view name;   ///< subcommand, and the name of a link to acclaunch that selects it
   std::string_view usage;  ///< text of --help above the flags
 
   /// Makes all decisions of a launch, before anything is started. Throws Error with every fault of
   /// the command line and of the stage that failed.
-  LaunchPlan (*plan)(const Flags& flags, const plugins::Environment& environment,
+  LaunchPlan (*plan)(const Flags& flags, const settings::Environment& environment,
                      const HostFacts& facts);
 };
 
@@ -38,13 +38,13 @@ const FrontEnd& doctor_front_end() noexcept;
 /// Returns the front end of that name, or nullptr.
 const FrontEnd* find_front_end(std::string_view name) noexcept;
 
-/// Parses a command line as `plugins::parse_flags` does.
+/// Parses a command line as `settings::parse_flags` does.
 Flags parse_flags(const FrontEnd& front_end, std::span<const std::string> arguments);
 
 /// Flags of a front end that --help lists below one heading.
 struct FlagGroup {
   std::string title;
-  std::vector<const plugins::SettingRow*> rows;
+  std::vector<const settings::SettingRow*> rows;
 };
 
 /// Returns all flags of a front end by subject, in the order of --help.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/launcher/gpu_facts.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <filesystem>
 #include <string>
@@ -43,10 +43,10 @@ std::string host_name();
 /// Collects the facts of this machine. ACC_SYS_ROOT replaces /sys. ACC_SIMULATE_GPUS=N replaces the
 /// GPUs by N simulated ones, spread over the NUMA nodes; throws Error(config) if N is not a valid
 /// number of GPUs.
-HostFacts detect_host_facts(const plugins::Environment& environment);
+HostFacts detect_host_facts(const settings::Environment& environment);
 
 /// Returns the path of the configuration file that Accelerate uses without --config_file:
 /// `$HF_HOME/accelerate/default_config.yaml`. The file need not exist.
-std::filesystem::path default_config_path(const plugins::Environment& environment);
+std::filesystem::path default_config_path(const settings::Environment& environment);
 
 }  // namespace acc::launcher

@@ -3,9 +3,9 @@
 
 #include "acc/launcher/placement.hpp"
 #include "acc/launcher/remote_launch_plan.hpp"
-#include "acc/plugins/environment.hpp"
-#include "acc/plugins/settings.hpp"
 #include "acc/rendezvous/tls_files.hpp"
+#include "acc/settings/environment.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <chrono>
 #include <csignal>
@@ -21,7 +21,7 @@ namespace acc::launcher {
 /// Training mode of the workers. How they shard their state is in `LaunchPlan::sharding`.
 enum class Mode { plain, multi_gpu, fsdp, deepspeed };
 
-/// Returns acc::plugins' name for the settings that apply in a mode: `fsdp`, `deepspeed` or `none`.
+/// Returns the settings' name for the settings that apply in a mode: `fsdp`, `deepspeed` or `none`.
 std::string_view origin_of(Mode mode) noexcept;
 
 /// Set of environment variables that tell a worker its rank.
@@ -97,7 +97,7 @@ std::string trace_file(const OutputPlan& output, int machine_rank);
 /// Changes to the parent's environment for the workers, without their identity, which
 /// `worker_environment` adds.
 struct WorkerVariables {
-  plugins::Environment set{};
+  settings::Environment set{};
   std::set<std::string> removed{};
 };
 
@@ -175,8 +175,8 @@ struct LaunchPlan {
 
   Mode mode = Mode::plain;
   Identity identity = Identity::torchrun;
-  plugins::Device device = plugins::Device::cpu;
-  plugins::ShardingSettings sharding{};  ///< as the workers will read it from their environment
+  settings::Device device = settings::Device::cpu;
+  settings::ShardingSettings sharding{};  ///< as the workers will read it from their environment
 
   GpuFacts gpus{};  ///< GPUs of this machine, for `explain`
   Binding binding{};
@@ -201,9 +201,9 @@ struct LaunchPlan {
 
   WorkerVariables variables{};
   std::optional<AppendedFile> appended_file{};
-  plugins::Settings settings{};
+  settings::Settings settings{};
   /// Settings from a DeepSpeed JSON file, for a front end whose own table lacks these keys.
-  std::optional<plugins::Settings> file_settings{};
+  std::optional<settings::Settings> file_settings{};
   std::vector<std::string> notices{};  ///< one line each, printed once before the start
   bool is_quiet = false;               ///< no notices, nor lines about the ports in use
   /// The program prints its own reason for exit status 1, so the launcher prints no failure report.
@@ -240,13 +240,13 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 inline constexpr const char* kReportVariable = "ACC_REPORT_FD";
 
 /// Returns the variables that all workers of this machine have in common in every round.
-plugins::Environment environment_without_rank(const LaunchPlan& plan,
-                                              const plugins::Environment& parent);
+settings::Environment environment_without_rank(const LaunchPlan& plan,
+                                               const settings::Environment& parent);
 
 /// Returns the complete environment of one worker: the parent's variables, the plan's, and the
 /// worker's identity.
-plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
-                                        const plugins::Environment& parent, int local_rank);
+settings::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
+                                         const settings::Environment& parent, int local_rank);
 
 /// Returns the local rank of the first worker that this launcher starts: 0, except with a rank
 /// slot.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/launcher/host_facts.hpp"
-#include "acc/plugins/words.hpp"
+#include "acc/settings/words.hpp"
 
 #include <string>
 #include <string_view>
@@ -26,7 +26,7 @@ enum class NumaBinding {
 
 }  // namespace acc::launcher
 
-namespace acc::plugins {
+namespace acc::settings {
 
 template <>
 inline constexpr std::array kWords<launcher::NumaBinding> = {
@@ -37,7 +37,7 @@ inline constexpr std::array kWords<launcher::NumaBinding> = {
     Word{launcher::NumaBinding::exclusive, "exclusive"},
     Word{launcher::NumaBinding::core_complex, "core-complex"}};
 
-}  // namespace acc::plugins
+}  // namespace acc::settings
 
 namespace acc::launcher {
 

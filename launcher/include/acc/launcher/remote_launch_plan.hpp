@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ namespace acc::launcher {
 /// One machine to start a launcher on.
 struct RemoteMachine {
   std::string name;  ///< destination for ssh: `[USER@]HOST`, or an alias in ssh's configuration
-  plugins::Environment variables;  ///< variables of this machine only, such as its machine rank
+  settings::Environment variables;  ///< variables of this machine only, such as its machine rank
 };
 
 /// Plan of a job whose machines are started from this process. acclaunch runs on each machine and
@@ -32,7 +32,7 @@ struct RemoteLaunchPlan {
   std::string working_directory;        ///< the same path is used on each machine
   /// Variables for all machines, in addition to the remote environment and the part of this
   /// process's environment that is passed on (`remote_launch/carried_environment.hpp`).
-  plugins::Environment environment;
+  settings::Environment environment;
   std::vector<std::string> client_options;  ///< options of ssh, pdsh or srun, before all others
   int ssh_port = 0;                         ///< 0: the port of ssh's configuration
   std::string run_id;

@@ -3,18 +3,18 @@
 
 #include "acc/base/log.hpp"
 #include "acc/launcher/placement.hpp"
-#include "acc/plugins/setting_rows.hpp"
+#include "acc/settings/setting_rows.hpp"
 
 /// The flags of the front ends, next to the settings that they share with the workers
-/// (plugins::settings_table()). The order of the rows is that of --help and `explain`. clang-format
-/// would put each field on its own line.
+/// (settings::settings_table()). The order of the rows is that of --help and `explain`.
+/// clang-format would put each field on its own line.
 // clang-format off
 namespace acc::launcher::flag_rows {
 
-using plugins::Flag;
-using plugins::Group;
-using plugins::SettingRow;
-using plugins::Type;
+using settings::Flag;
+using settings::Group;
+using settings::SettingRow;
+using settings::Type;
 
 /// Supervision and output, in every front end that has no row of its own with the same key.
 /// `environment` is the variable from which torchrun reads a flag that is not given.
@@ -179,7 +179,7 @@ inline constexpr std::array kTorchrun = {
                .help = "address at which other machines reach this one; default: its host name"},
     SettingRow{.key = "numa_binding", .group = Group::cores,
                .flag = Flag::value, .type = Type::choice,
-               .fallback = "none", .allowed = plugins::kChoices<NumaBinding>,
+               .fallback = "none", .allowed = settings::kChoices<NumaBinding>,
                .help = "bind each worker to cores near its GPU"},
     SettingRow{.key = "signals_to_handle", .flag = Flag::value, .type = Type::list,
                .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
@@ -280,14 +280,14 @@ namespace acc::launcher {
 /// True if a setting of some front end has this name.
 constexpr bool names_setting(std::string_view name) noexcept {
   using namespace flag_rows;
-  return plugins::names_row(plugins::kSettingRows, name) || plugins::names_row(kCommon, name) ||
-         plugins::names_row(kTorchrun, name) || plugins::names_row(kDeepSpeed, name) ||
-         plugins::names_row(kStart, name);
+  return settings::names_row(settings::kSettingRows, name) || settings::names_row(kCommon, name) ||
+         settings::names_row(kTorchrun, name) || settings::names_row(kDeepSpeed, name) ||
+         settings::names_row(kStart, name);
 }
 
 /// Key of a setting of the front ends. The table of one front end may lack it, which is an error
 /// when the setting is read.
-consteval plugins::SettingKey operator""_key(const char* text, std::size_t size) {
+consteval settings::SettingKey operator""_key(const char* text, std::size_t size) {
   const std::string_view name(text, size);
   return {name, names_setting(name)};
 }

@@ -3,7 +3,7 @@
 // job reach every process in it, so they are compared with those of the step: a process that took
 // its ranks from a wrong set of variables would make the whole job wait.
 #include "acc/base/error.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/settings/faults.hpp"
 #include "cluster/managers/managers.hpp"
 
 #include <cctype>
@@ -13,7 +13,7 @@
 namespace acc::launcher::cluster {
 namespace {
 
-using plugins::Faults;
+using settings::Faults;
 using Hosts = std::optional<Sourced<std::vector<std::string>>>;
 
 /// Step numbers from this one on have a special meaning: the batch script, an interactive shell,

@@ -4,9 +4,9 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/written_file.hpp"
+#include "acc/documents/accelerate_config.hpp"
+#include "acc/documents/document_writer.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/plugins/accelerate_config.hpp"
-#include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"
 #include "commands/config/questionnaire.hpp"
 #include "commands/options.hpp"
@@ -55,7 +55,7 @@ ConfigOptions read_config_options(std::span<const std::string> arguments) {
 
 /// Returns the path of the file to write. Throws Error(not_found) if its folder does not exist; the
 /// default folder is created instead.
-fs::path file_to_write(const ConfigOptions& options, const plugins::Environment& environment) {
+fs::path file_to_write(const ConfigOptions& options, const settings::Environment& environment) {
   std::error_code error;
   if (!options.config_file.empty()) {
     const fs::path folder = folder_of(options.config_file);
@@ -76,17 +76,17 @@ fs::path file_to_write(const ConfigOptions& options, const plugins::Environment&
   return path;
 }
 
-plugins::Node default_config(const ConfigOptions& options,
-                             const plugins::Environment& environment) {
+documents::Node default_config(const ConfigOptions& options,
+                               const settings::Environment& environment) {
   const HostFacts facts = detect_host_facts(environment);
   return default_config_document(options.mixed_precision,
                                  static_cast<int>(facts.visible_gpus.size()));
 }
 
-plugins::Node updated_config(const fs::path& path) {
-  const plugins::Document document = plugins::load_document(path);
-  plugins::Settings checked;
-  plugins::apply_accelerate_config(document, checked);  // throws for invalid keys and values
+documents::Node updated_config(const fs::path& path) {
+  const documents::Document document = documents::load_document(path);
+  settings::Settings checked;
+  documents::apply_accelerate_config(document, checked);  // throws for invalid keys and values
   return updated_config_document(document);
 }
 
@@ -94,9 +94,9 @@ plugins::Node updated_config(const fs::path& path) {
 
 int config_command(std::span<const std::string> arguments) {
   const ConfigOptions options = read_config_options(arguments);
-  const auto environment = plugins::current_environment();
+  const auto environment = settings::current_environment();
   const fs::path path = file_to_write(options, environment);
-  plugins::Node config;
+  documents::Node config;
   if (options.makes_default) {
     config = default_config(options, environment);
   } else if (options.updates) {
@@ -106,7 +106,7 @@ int config_command(std::span<const std::string> arguments) {
   }
   // Like Accelerate, only `default` protects an existing file.
   const bool keeps_other_file = options.makes_default && !options.overwrites;
-  write_file(path, plugins::to_text(config, path),
+  write_file(path, documents::to_text(config, path),
              keeps_other_file ? Overwrite::no : Overwrite::yes);
   std::printf("%s %s\n", options.updates ? "updated" : "wrote", path.c_str());
   return 0;

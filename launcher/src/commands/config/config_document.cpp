@@ -2,7 +2,7 @@
 // Builds configuration files that equal those of Accelerate 1.15: the same keys, values and
 // defaults as accelerate/commands/config writes.
 
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 #include "commands/config/questionnaire.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace acc::launcher::commands {
 namespace {
 
-using plugins::Node;
+using documents::Node;
 
 /// Sets `key`, unless the map already contains it.
 void set_default(Node& map, const std::string& key, Node value) {
@@ -93,8 +93,8 @@ void add_consequences(const Answers& answers, const std::string& home, Node& con
 }
 
 bool names_a_choice(std::string_view key) {
-  const plugins::SettingRow* row = plugins::find_setting(key);
-  return key == "distributed_type" || (row != nullptr && row->type == plugins::Type::choice);
+  const settings::SettingRow* row = settings::find_setting(key);
+  return key == "distributed_type" || (row != nullptr && row->type == settings::Type::choice);
 }
 
 /// Restores the word "no" for keys with named values: YAML reads a bare `no` as false.
@@ -150,7 +150,7 @@ Node default_config_document(const std::string& mixed_precision, int num_gpus) {
   return config;
 }
 
-Node updated_config_document(const plugins::Document& document) {
+Node updated_config_document(const documents::Document& document) {
   Node config = Node::map();
   for (const auto& [key, node] : document.root.entries) {
     const bool none =

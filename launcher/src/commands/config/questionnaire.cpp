@@ -2,7 +2,7 @@
 #include "commands/config/questionnaire.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <algorithm>
 
@@ -88,7 +88,7 @@ std::string read_choice(const Question& question, std::string_view input) {
 
 /// Accelerate accepts only yes and no; this also accepts the words of boolean settings.
 std::string read_yes_no(std::string_view input) {
-  const auto value = plugins::parse_boolean(input);
+  const auto value = settings::parse_boolean(input);
   if (!value) {
     refuse("yes or no", input);
   }
@@ -106,7 +106,7 @@ std::string read_number(const Question& question, std::string_view input) {
 }
 
 std::string read_real(std::string_view input) {
-  const auto number = plugins::parse_real(input);
+  const auto number = settings::parse_real(input);
   if (!number || *number < 0) {
     refuse("a number of at least 0", input);
   }

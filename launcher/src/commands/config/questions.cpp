@@ -4,7 +4,7 @@
 // is asked (fsdp_state_dict_type). Keys, values and defaults are those of Accelerate's
 // configuration file; the questions' texts are ours. What a row does not give is that of the
 // setting of this name, where Accelerate's questionnaire has the same.
-#include "acc/plugins/settings_table.hpp"
+#include "acc/settings/settings_table.hpp"
 #include "commands/config/questionnaire.hpp"
 
 #include <algorithm>
@@ -223,8 +223,8 @@ constexpr std::array kSteps = {
 // clang-format on
 
 Step completed(Step step) {
-  using plugins::Type;
-  const plugins::SettingRow* row = plugins::find_setting(step.key);
+  using settings::Type;
+  const settings::SettingRow* row = settings::find_setting(step.key);
   if (row == nullptr) {
     step.kind = step.kind.value_or(yes_no);
     step.fallback = step.kind == yes_no ? "false" : step.fallback;
@@ -239,7 +239,7 @@ Step completed(Step step) {
   step.fallback = step.fallback.empty() ? row->fallback : step.fallback;
   step.choices = step.choices.empty() && has_words ? row->allowed : step.choices;
   if (step.block.empty() && row->in_file) {
-    const std::string_view block = plugins::block_of(row->section);
+    const std::string_view block = settings::block_of(row->section);
     step.block = block.empty() ? kTop : block;
   }
   return step;

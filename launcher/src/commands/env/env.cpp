@@ -4,9 +4,9 @@
 #include "acc/base/error.hpp"
 #include "acc/base/library_search.hpp"
 #include "acc/base/text.hpp"
+#include "acc/documents/document.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/plugins/document.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 #include "host/command_output.hpp"
@@ -34,7 +34,7 @@ namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
-using plugins::Node;
+using documents::Node;
 
 /// Names and values, printed as one line each.
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -189,7 +189,7 @@ for name in ("torch", "accelerate", "numpy"):
 constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 
 // The script prints one line per name in kNames. If Python cannot be started, all are "Not found".
-Facts python_facts(const plugins::Environment& environment) {
+Facts python_facts(const settings::Environment& environment) {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   std::string python = plan::python_named(environment, program.parent_path());
@@ -206,7 +206,7 @@ Facts python_facts(const plugins::Environment& environment) {
   return facts;
 }
 
-Facts variable_facts(const plugins::Environment& environment) {
+Facts variable_facts(const settings::Environment& environment) {
   constexpr std::array<std::string_view, 9> kPrefixes = {
       "ACC_", "ACCELERATE_", "CUDA_", "FSDP_", "GLOO_", "NCCL_", "OMP_", "PET_", "TORCH_NCCL_"};
   Facts facts;
@@ -245,7 +245,7 @@ std::string lines_of(const Facts& facts, const char* indent = "") {
 
 /// Returns the keys of the configuration file that --config_file names, or of the default one. If
 /// the default file cannot be parsed, its error is printed, since the report may be about it.
-std::string config_text(const std::string& config_file, const plugins::Environment& environment) {
+std::string config_text(const std::string& config_file, const settings::Environment& environment) {
   const fs::path path =
       config_file.empty() ? default_config_path(environment) : fs::path(config_file);
   std::error_code none;
@@ -254,7 +254,7 @@ std::string config_text(const std::string& config_file, const plugins::Environme
   }
   Facts entries;
   try {
-    for (const auto& [key, node] : plugins::load_document(path).root.entries) {
+    for (const auto& [key, node] : documents::load_document(path).root.entries) {
       entries.emplace_back(key, inline_text(node));
     }
   } catch (const Error& error) {
@@ -275,7 +275,7 @@ int env_command(std::span<const std::string> arguments) {
   parser.add_option("--config_file", config_file,
                     "configuration to show; default: $HF_HOME/accelerate/default_config.yaml");
   parser.parse(arguments);
-  const auto environment = plugins::current_environment();
+  const auto environment = settings::current_environment();
   const HostFacts host = detect_host_facts(environment);
   const Facts variables = variable_facts(environment);
   const std::string text = "Copy this into your report:\n\n" + lines_of(build_facts()) +

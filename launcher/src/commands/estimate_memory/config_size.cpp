@@ -3,8 +3,8 @@
 // The formulas add up the shapes of the layers in the model classes of Hugging Face
 // Transformers.
 #include "acc/base/error.hpp"
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/settings.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 
 #include <array>
@@ -12,13 +12,13 @@
 namespace acc::launcher::commands {
 namespace {
 
-using plugins::Node;
+using documents::Node;
 
 /// Access to the keys of a config.json. Collects all missing and invalid keys, so that `raise` can
 /// report them together.
 class Config {
  public:
-  explicit Config(const plugins::Document& document) : document_(document) {}
+  explicit Config(const documents::Document& document) : document_(document) {}
 
   std::int64_t operator[](std::string_view key) {
     const Node* node = document_.root.find(key);
@@ -47,8 +47,8 @@ class Config {
   void raise() const { faults_.raise(); }
 
  private:
-  const plugins::Document& document_;
-  plugins::Faults faults_;
+  const documents::Document& document_;
+  settings::Faults faults_;
 };
 
 using Parts = std::vector<ModelPart>;
@@ -207,7 +207,7 @@ constexpr std::array kFormulas = {Formula{"bert", bert},         Formula{"distil
                                   Formula{"roberta", bert},      Formula{"t5", t5},
                                   Formula{"xlm-roberta", bert}};
 
-Error unknown_type(const plugins::Document& document, const std::string& type) {
+Error unknown_type(const documents::Document& document, const std::string& type) {
   std::string known;
   for (const Formula& formula : kFormulas) {
     known += (known.empty() ? "" : ", ") + std::string(formula.model_type);
@@ -221,7 +221,7 @@ Error unknown_type(const plugins::Document& document, const std::string& type) {
 
 }  // namespace
 
-ModelSize size_from_config(const plugins::Document& document) {
+ModelSize size_from_config(const documents::Document& document) {
   Config config(document);
   const std::string type = config.text("model_type");
   for (const Formula& formula : kFormulas) {

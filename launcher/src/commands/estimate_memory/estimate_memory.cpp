@@ -16,7 +16,7 @@
 namespace acc::launcher::commands {
 namespace {
 
-using plugins::Strategy;
+using settings::Strategy;
 
 constexpr int kUsualLocal = 8;  ///< GPUs per machine in most clusters
 

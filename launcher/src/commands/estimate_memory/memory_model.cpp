@@ -5,7 +5,7 @@
 // runtime.
 #include "commands/estimate_memory/memory_model.hpp"
 
-#include "acc/plugins/strategy.hpp"
+#include "acc/settings/strategy.hpp"
 
 #include <algorithm>
 
@@ -18,10 +18,10 @@ constexpr std::int64_t kHalf = 2;
 /// Adds up the memory of one rank for one strategy and offload.
 class Model {
  public:
-  Model(const TrainingSize& size, plugins::Strategy strategy, Offload offload)
+  Model(const TrainingSize& size, settings::Strategy strategy, Offload offload)
       : size_(size),
-        on_(plugins::switches(strategy)),
-        counts_(plugins::buffer_counts(size.prefetches || !size.on_cpu, size.overlaps)),
+        on_(settings::switches(strategy)),
+        counts_(settings::buffer_counts(size.prefetches || !size.on_cpu, size.overlaps)),
         offload_(size.on_cpu ? Offload::none : offload),
         shards_(on_.replicate ? size.num_local : size.num_processes),
         width_(size.sixteen_bit || size.low_precision ? kHalf : kFloat),
@@ -172,8 +172,8 @@ class Model {
   }
 
   const TrainingSize& size_;
-  plugins::StrategySwitches on_;
-  plugins::BufferCounts counts_;
+  settings::StrategySwitches on_;
+  settings::BufferCounts counts_;
   Offload offload_;
   std::int64_t shards_;  ///< number of ranks in a shard group
   std::int64_t width_;   ///< bytes per element of gathered weights
@@ -183,7 +183,7 @@ class Model {
 
 }  // namespace
 
-RankMemory rank_memory(const TrainingSize& size, plugins::Strategy strategy, Offload offload) {
+RankMemory rank_memory(const TrainingSize& size, settings::Strategy strategy, Offload offload) {
   return Model(size, strategy, offload).memory();
 }
 

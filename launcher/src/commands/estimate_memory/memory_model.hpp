@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <cstdint>
 
@@ -56,7 +56,7 @@ struct RankMemory {
 /// it is less than 64 bytes per parameter and rank. The buffers are those of a program such as
 /// train_gpt, in which the root unit's gradient is computed first on a GPU and, in 16 bits, last on
 /// the CPU.
-RankMemory rank_memory(const TrainingSize& size, plugins::Strategy strategy, Offload offload);
+RankMemory rank_memory(const TrainingSize& size, settings::Strategy strategy, Offload offload);
 
 /// Bytes in DeepSpeed's own estimate: per GPU, and host memory per machine.
 struct DeepSpeedMemory {

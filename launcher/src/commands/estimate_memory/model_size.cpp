@@ -2,7 +2,7 @@
 #include "commands/estimate_memory/model_size.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -49,7 +49,7 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
     scale = std::pow(1000.0, static_cast<double>(suffix) + 1.0);
     digits.pop_back();
   }
-  const auto number = plugins::parse_real(digits);
+  const auto number = settings::parse_real(digits);
   if (!number || !(*number * scale >= 1.0) || *number * scale > 1e15) {
     return std::nullopt;
   }
@@ -76,7 +76,8 @@ ModelSize size_of_source(const std::string& source, int layers) {
   }
   if (!fs::is_directory(path, none)) {
     const bool is_config = path.extension() == ".json" && !path.string().ends_with(".index.json");
-    return is_config ? size_from_config(plugins::load_document(path)) : size_from_safetensors(path);
+    return is_config ? size_from_config(documents::load_document(path))
+                     : size_from_safetensors(path);
   }
   for (const char* name : {"model.safetensors.index.json", "model.safetensors", "config.json"}) {
     if (fs::exists(path / name, none)) {

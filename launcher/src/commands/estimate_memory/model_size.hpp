@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include <cstdint>
 #include <filesystem>
@@ -38,7 +38,7 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers);
 /// Returns the size from a Hugging Face config.json. Throws Error(config) for missing keys, and
 /// Error(not_supported) for a model_type without a formula; the message then lists the supported
 /// types.
-ModelSize size_from_config(const plugins::Document& config);
+ModelSize size_from_config(const documents::Document& config);
 
 /// Returns the size from the header of a safetensors file, or from those of all files of an index.
 /// Does not read weights. Throws Error(config) or Error(not_found).

@@ -31,7 +31,7 @@ int explain_plan(const FrontEnd& front_end, std::span<const std::string> argumen
     return print(std::string(kUsage));
   }
   flags.needs_program = false;
-  const auto environment = plugins::current_environment();
+  const auto environment = settings::current_environment();
   const LaunchPlan plan = front_end.plan(flags, environment, detect_host_facts(environment));
   return print(as_json ? explain_json(front_end.name, plan, environment)
                        : explain(plan, environment));

@@ -27,7 +27,7 @@ OrderedJson settings_json(const LaunchPlan& plan) {
   for (const auto& [name, value, source] : commands::settings_in_force(plan)) {
     settings.push_back({{"name", name},
                         {"value", known_if(!value.empty(), value)},
-                        {"source", plugins::word_of(source->kind).name},
+                        {"source", settings::word_of(source->kind).name},
                         {"where", known_if(!source->where.empty(), source->where)}});
   }
   return settings;
@@ -58,7 +58,7 @@ OrderedJson start_of(const LaunchPlan& plan) {
   for (const RemoteMachine& machine : plan.start->machines) {
     machines.push_back(known_if(!machine.name.empty(), machine.name));
   }
-  return {{"means", plugins::word_of(plan.start->means).name},
+  return {{"means", settings::word_of(plan.start->means).name},
           {"machines", machines},
           {"arguments", plan.start->arguments},
           {"told", plan.start->environment}};
@@ -66,7 +66,7 @@ OrderedJson start_of(const LaunchPlan& plan) {
 
 OrderedJson sharding_json(const LaunchPlan& plan) {
   const auto groups = commands::shard_groups(plan);
-  return {{"strategy", plugins::to_string(plan.sharding.strategy)},
+  return {{"strategy", settings::to_string(plan.sharding.strategy)},
           {"shard_size", groups ? OrderedJson(groups->shard_size) : OrderedJson(nullptr)},
           {"replicas", groups ? OrderedJson(groups->replicas) : OrderedJson(nullptr)},
           {"hpz_partition_size", plan.sharding.hpz_partition_size}};
@@ -92,7 +92,7 @@ OrderedJson rendezvous_json(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
   return {
-      {"backend", plugins::word_of(rendezvous.backend).name},
+      {"backend", settings::word_of(rendezvous.backend).name},
       {"address", known_if(meets, rendezvous.address)},
       {"port", known_if(meets && rendezvous.port != 0, rendezvous.port)},
       {"port_was_given", rendezvous.port_was_given},
@@ -149,7 +149,7 @@ OrderedJson value_of(const commands::ChangedVariable::Value& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-OrderedJson environment_json(const LaunchPlan& plan, const plugins::Environment& parent) {
+OrderedJson environment_json(const LaunchPlan& plan, const settings::Environment& parent) {
   const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
   OrderedJson set = OrderedJson::object();
   OrderedJson by_local_rank = OrderedJson::object();
@@ -186,7 +186,7 @@ std::string text_of(const OrderedJson& json) {
 }  // namespace
 
 std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
-                         const plugins::Environment& parent) {
+                         const settings::Environment& parent) {
   return text_of({{"format", kFormat},
                   {"acclaunch", ACC_VERSION},
                   {"face", front_end},
@@ -196,8 +196,8 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"manager", manager_of(plan)},
                   {"start", start_of(plan)},
                   {"seat", rank_slot_of(plan)},
-                  {"mode", plugins::word_of(plan.mode).name},
-                  {"device", plugins::to_string(plan.device)},
+                  {"mode", settings::word_of(plan.mode).name},
+                  {"device", settings::to_string(plan.device)},
                   {"sharding", sharding_json(plan)},
                   {"machines", machines_of(plan)},
                   {"ranks", ranks_of(plan)},
@@ -208,9 +208,9 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"appended_file",
                    plan.appended_file ? OrderedJson(plan.appended_file->path) : OrderedJson()},
                   {"gpus", gpus_json(plan)},
-                  {"numa_binding", plugins::word_of(plan.binding.policy).name},
+                  {"numa_binding", settings::word_of(plan.binding.policy).name},
                   {"workers", workers_json(plan)},
-                  {"identity", plugins::word_of(plan.identity).name},
+                  {"identity", settings::word_of(plan.identity).name},
                   {"environment", environment_json(plan, parent)},
                   {"working_directory", plan.working_directory},
                   {"command", known_if(!plan.command.empty(), plan.command)}});

@@ -7,7 +7,7 @@ namespace acc::launcher::commands {
 namespace {
 
 using Backend = RendezvousPlan::Backend;
-using plugins::Environment;
+using settings::Environment;
 
 /// A second job that could result from the same plan, with other values for everything that is
 /// known only when the job starts (port, ranks, folders). A variable whose value differs between
@@ -62,10 +62,10 @@ bool is_parents(const std::string& name, const std::vector<ChangedVariable::Valu
 
 std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan) {
   std::vector<ShownSetting> shown;
-  const auto add = [&](const plugins::Settings& settings, bool of_launch) {
-    for (const plugins::SettingRow& row : settings.table()) {
-      if (plugins::applies(row.section, origin_of(plan.mode)) &&
-          (of_launch || row.section != plugins::Section::launch)) {
+  const auto add = [&](const settings::Settings& settings, bool of_launch) {
+    for (const settings::SettingRow& row : settings.table()) {
+      if (settings::applies(row.section, origin_of(plan.mode)) &&
+          (of_launch || row.section != settings::Section::launch)) {
         shown.push_back({row.key, settings.text(row), &settings.source(row)});
       }
     }
@@ -86,13 +86,13 @@ std::optional<ShardGroups> shard_groups(const LaunchPlan& plan) {
   if (!plan.layout.num_processes) {
     return std::nullopt;
   }
-  const plugins::ShardingSettings& sharding = plan.sharding;
+  const settings::ShardingSettings& sharding = plan.sharding;
   const int total = *plan.layout.num_processes;
-  if (sharding.strategy == plugins::Strategy::no_shard) {
+  if (sharding.strategy == settings::Strategy::no_shard) {
     return ShardGroups{1, total};
   }
-  const bool hybrid = sharding.strategy == plugins::Strategy::hybrid_shard ||
-                      sharding.strategy == plugins::Strategy::hybrid_shard_zero2;
+  const bool hybrid = sharding.strategy == settings::Strategy::hybrid_shard ||
+                      sharding.strategy == settings::Strategy::hybrid_shard_zero2;
   const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.layout.local_world_size;
   const int shard = hybrid ? local : total;
   return ShardGroups{shard, total / shard};

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "acc/launcher/launch_plan.hpp"
-#include "acc/plugins/words.hpp"
+#include "acc/settings/words.hpp"
 
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 template <>
 inline constexpr std::array kWords<launcher::Mode> = {
@@ -40,7 +40,7 @@ inline constexpr std::array kWords<Source::Kind> = {
     Word{Source::Kind::flag, "flag"},
     Word{Source::Kind::program, "program"}};
 
-}  // namespace acc::plugins
+}  // namespace acc::settings
 
 // Facts about a plan that both the text and the JSON output of explain contain.
 namespace acc::launcher::commands {
@@ -49,7 +49,7 @@ namespace acc::launcher::commands {
 struct ShownSetting {
   std::string_view name;
   std::string_view value;  ///< empty: unset
-  const plugins::Source* source;
+  const settings::Source* source;
 };
 
 /// Returns the settings that apply in the plan's mode. They refer to the plan.
@@ -81,6 +81,6 @@ struct EnvironmentChanges {
 
 /// Returns the variables that the launcher adds to the workers' environment or changes in it,
 /// compared to `parent`. Inherited variables are not included.
-EnvironmentChanges environment_changes(const LaunchPlan& plan, const plugins::Environment& parent);
+EnvironmentChanges environment_changes(const LaunchPlan& plan, const settings::Environment& parent);
 
 }  // namespace acc::launcher::commands

@@ -46,7 +46,7 @@ std::string settings_text(const LaunchPlan& plan) {
   for (const commands::ShownSetting& setting : commands::settings_in_force(plan)) {
     lines.push_back({std::string(setting.name),
                      setting.value.empty() ? "-" : printable(setting.value),
-                     printable(plugins::describe(*setting.source))});
+                     printable(settings::describe(*setting.source))});
   }
   return aligned(lines);
 }
@@ -89,10 +89,10 @@ std::string world_of(const LaunchPlan& plan) {
 }
 
 std::string sharding_text(const LaunchPlan& plan) {
-  const plugins::ShardingSettings& sharding = plan.sharding;
-  std::string text(plugins::to_string(sharding.strategy));
+  const settings::ShardingSettings& sharding = plan.sharding;
+  std::string text(settings::to_string(sharding.strategy));
   const auto groups = commands::shard_groups(plan);
-  if (sharding.strategy != plugins::Strategy::no_shard && groups) {
+  if (sharding.strategy != settings::Strategy::no_shard && groups) {
     text += ", shard groups of " + std::to_string(groups->shard_size) + ", " +
             std::to_string(groups->replicas) + " replica(s)";
   }
@@ -153,7 +153,7 @@ Lines rendezvous_text(const LaunchPlan& plan) {
     const bool may_move = !rendezvous.port_was_given && plan.layout.num_machines == 1;
     place += may_move ? ", or a free port if it is in use" : "";
   }
-  Lines lines = {std::string(plugins::word_of(rendezvous.backend).name) + " at " + place};
+  Lines lines = {std::string(settings::word_of(rendezvous.backend).name) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
   if (plan.layout.num_machines > 1) {
     lines.push_back("waits " + seconds_text(rendezvous.join_timeout) + " for " +
@@ -225,7 +225,7 @@ std::string shown(const commands::ChangedVariable::Value& value) {
   return value ? printable(shell_quoted(*value)) : "(known when the job starts)";
 }
 
-std::string environment_text(const LaunchPlan& plan, const plugins::Environment& parent) {
+std::string environment_text(const LaunchPlan& plan, const settings::Environment& parent) {
   const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
   std::string text = "environment of local rank 0: variables that acclaunch adds or changes\n";
   for (const commands::ChangedVariable& variable : changes.set) {
@@ -257,7 +257,7 @@ Lines job_of(const LaunchPlan& plan) {
 std::string explain_start(const LaunchPlan& plan) {
   const RemoteLaunchPlan& start = *plan.start;
   Lines machines = {std::to_string(start.machines.size()) + " by " +
-                    std::string(plugins::word_of(start.means).name)};
+                    std::string(settings::word_of(start.means).name)};
   for (const RemoteMachine& machine : start.machines) {
     if (!machine.name.empty()) {
       machines.push_back(std::to_string(machines.size() - 1) + "  " + machine.name);
@@ -279,18 +279,18 @@ std::string explain_start(const LaunchPlan& plan) {
 
 }  // namespace
 
-std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) {
+std::string explain(const LaunchPlan& plan, const settings::Environment& parent) {
   std::string text = settings_text(plan) + "\n";
   text += labelled("job", job_of(plan));
   if (plan.start) {
     return text + explain_start(plan) + labelled("notice", plan.notices);
   }
-  text += labelled("mode", {std::string(plugins::word_of(plan.mode).name) + " on " +
-                            std::string(plugins::to_string(plan.device))});
+  text += labelled("mode", {std::string(settings::word_of(plan.mode).name) + " on " +
+                            std::string(settings::to_string(plan.device))});
   text += labelled("world", {world_of(plan)});
   text += labelled("sharding", {sharding_text(plan)});
   text += labelled("gpus", gpus_text(plan));
-  text += labelled("binding", {std::string(plugins::word_of(plan.binding.policy).name)});
+  text += labelled("binding", {std::string(settings::word_of(plan.binding.policy).name)});
   text += labelled("workers", workers_text(plan));
   text += labelled("rendezvous", rendezvous_text(plan));
   text += labelled("restarts", {restarts_of(plan)});

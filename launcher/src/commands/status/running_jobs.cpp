@@ -6,7 +6,7 @@
 #include "acc/base/text.hpp"
 #include "acc/base/variables.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 #include "host/command_output.hpp"
 #include "plan/program_command.hpp"
 #include "report/torch_record.hpp"
@@ -196,7 +196,7 @@ std::string on_all_machines(std::string_view slurm_job, std::string_view num_mac
 std::string slurm_answer(const std::string& job, const std::string& command) {
   const bool may_be_slurms = !job.empty() && job.find_first_not_of("0123456789_") == job.npos;
   const auto squeue =
-      plan::find_in_path("squeue", plugins::current_environment(), fs::current_path());
+      plan::find_in_path("squeue", settings::current_environment(), fs::current_path());
   if (!may_be_slurms || !squeue) {
     return {};
   }

@@ -3,7 +3,7 @@
 // the stacks, since no library does that for another process and is kept for it.
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 #include "commands/status/running_jobs.hpp"
@@ -36,7 +36,7 @@ struct Readers {
 };
 
 Readers find_readers() {
-  const plugins::Environment environment = plugins::current_environment();
+  const settings::Environment environment = settings::current_environment();
   const auto find = [&](const char* name) {
     return plan::find_in_path(name, environment, std::filesystem::current_path());
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/gpu_facts.hpp"
 
-#include "acc/plugins/settings.hpp"
+#include "acc/settings/settings.hpp"
 #include "host/gpu/ask_driver.hpp"
 
 #include <algorithm>

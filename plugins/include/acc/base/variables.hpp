@@ -34,7 +34,7 @@ inline constexpr const char* kClientCertificateVariable = "ACC_RENDEZVOUS_CLIENT
 inline constexpr const char* kClientKeyVariable = "ACC_RENDEZVOUS_CLIENT_KEY";
 
 /// Returns a variable of this process; nullopt: it is unset. For variables that are no settings:
-/// those are decoded from `plugins::current_environment()`.
+/// those are decoded from `settings::current_environment()`.
 ACC_API std::optional<std::string> process_variable(const char* name);
 
 /// False if $NO_COLOR is set.

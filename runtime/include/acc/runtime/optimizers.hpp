@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,6 +53,8 @@ struct ParameterShard {
   /// [numel]; null outside of a step, and of a parameter that the step leaves as it is
   /// (Unit::set_requires_grad).
   float* gradient = nullptr;
+  /// Owns the memory of `gradient` if `Model::take_gradients` gives it to the program; else null.
+  std::shared_ptr<void> gradient_memory = {};
 };
 
 /// A function of the program that reads or changes shards.

@@ -37,6 +37,14 @@ enum class DType : std::uint8_t {
 /// Operation of a reduction over ranks.
 enum class ReduceOp : std::uint8_t { sum, max };
 
+/// Dtypes of one parameter. Those that differ must be float32, bfloat16 or float16, like those of a
+/// parameter that is trained; otherwise any dtype will do.
+struct ParameterDTypes {
+  DType stored;    ///< shards
+  DType computed;  ///< gathered weights and gradients as the program sees them
+  DType reduced;   ///< gradients as they are sent; sums are float32
+};
+
 /// Bytes of one element.
 constexpr std::size_t nbytes_of(DType dtype) noexcept {
   switch (dtype) {

@@ -46,7 +46,7 @@ void use_zero_sm(Config& config) {
   }
 }
 
-ncclConfig_t configuration(const plugins::NcclOptions& options) {
+ncclConfig_t configuration(const settings::NcclOptions& options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = kBlocking;
   if (options.zero_sm) {
@@ -75,7 +75,7 @@ void pause(int polls) {
 
 Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spec,
                            std::shared_ptr<collectives::ProcessGroup> host,
-                           const plugins::NcclOptions& options)
+                           const settings::NcclOptions& options)
     : api_(api), spec_(spec), host_(std::move(host)) {
   announce();
   const ncclUniqueId id = exchange_id();
@@ -88,7 +88,7 @@ Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spe
 
 Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& spec,
                            std::shared_ptr<collectives::ProcessGroup> host, int color,
-                           const plugins::NcclOptions& options)
+                           const settings::NcclOptions& options)
     : api_(parent.api_), spec_(spec), host_(std::move(host)) {
   announce();
   ncclConfig_t config = configuration(options);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 #include "collectives/group_spec.hpp"
 #include "cuda/nccl/nccl_api.hpp"
 
@@ -30,12 +30,12 @@ class Communicator {
   /// which names the ranks that did not join.
   Communicator(const NcclApi& api, const collectives::GroupSpec& spec,
                std::shared_ptr<collectives::ProcessGroup> host,
-               const plugins::NcclOptions& options);
+               const settings::NcclOptions& options);
   /// Splits `parent` (ncclCommSplit) and keeps the part that this rank belongs to. Collective over
   /// the ranks of `parent`. `color`: equal on the ranks of one part.
   Communicator(Communicator& parent, const collectives::GroupSpec& spec,
                std::shared_ptr<collectives::ProcessGroup> host, int color,
-               const plugins::NcclOptions& options);
+               const settings::NcclOptions& options);
   /// Waits up to 10 s for NCCL to finish what was issued, then destroys the communicator or aborts
   /// it.
   ~Communicator();

@@ -13,6 +13,6 @@ namespace acc::cuda {
 std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
     const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
     device::DevicePtr device, collectives::ProcessGroup* parent, int color,
-    const plugins::NcclOptions& options);
+    const settings::NcclOptions& options);
 
 }  // namespace acc::cuda

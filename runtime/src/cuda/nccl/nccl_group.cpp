@@ -333,7 +333,7 @@ std::string NcclGroup::late_ranks(std::uint64_t number) const {
 std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec,
                                               std::shared_ptr<ProcessGroup> host,
                                               device::DevicePtr device, ProcessGroup* parent,
-                                              int color, const plugins::NcclOptions& options) {
+                                              int color, const settings::NcclOptions& options) {
   const NcclApi* api = nccl_api();
   if (api == nullptr) {
     throw Error(Errc::device, "no NCCL: " + nccl_problem());

@@ -19,7 +19,7 @@ void GradientWatch::record(const WrittenGradient& gradient, std::int64_t number,
     device.zero(sum, sizeof(double), device.compute());
   }
   closed_.push_back({number, micro_step});
-  const DType viewed = context_.precision.viewed;
+  const DType viewed = layout_.precision.viewed;
   for (std::size_t i = 0; i < layout_.numels.size(); ++i) {
     const std::byte* values = gradient.values(i);
     if (values == nullptr) {

@@ -4,6 +4,7 @@
 #include "sharding/gradient_offload.hpp"
 
 #include <functional>
+#include <utility>
 
 namespace acc::sharding {
 namespace {
@@ -31,15 +32,6 @@ class ShardedGradient final : public FlatGradient {
     }
   }
 
-  /// Left over are unfinished micro-steps, sums of no_sync, and units that the step did not use.
-  /// The last send zeros, because their peers issue the reduction as well. All ranks open the same
-  /// scopes, so the condition has the same value on all of them.
-  void flush() override {
-    if (written_.is_open() || awaits_reduction_ || !reduced_before_) {
-      reduce();
-    }
-  }
-
   void all_reduce_replicas() override {
     if (shard_ && !replicas_summed_) {
       reduction_ = all_reduce_replicas(shard_->as<float>());
@@ -54,6 +46,11 @@ class ShardedGradient final : public FlatGradient {
 
   float* reduced() const override {
     return host_ ? host_->as<float>() : own_ ? own_->as<float>() : shard_->as<float>();
+  }
+
+  device::MemoryPtr give_reduced() override {
+    reduced_before_ = reduced_before_ && !own_;
+    return std::move(own_);
   }
 
   void forget() override {
@@ -75,8 +72,8 @@ class ShardedGradient final : public FlatGradient {
   }
 
   void choose_memory() override {
-    const DType viewed = context_.precision.viewed;
-    if (writes_contribution(context_.precision, unreduced_ || counters_.no_sync_depth > 0)) {
+    const DType viewed = layout_.precision.viewed;
+    if (writes_contribution(layout_.precision, unreduced_ || accumulates())) {
       buffer_ = pools_.gradients.acquire(static_cast<std::size_t>(layout_.padded_numel) *
                                          nbytes_of(viewed));
       written_.open(buffer_->data());
@@ -86,7 +83,7 @@ class ShardedGradient final : public FlatGradient {
   }
 
   void end_micro_step(bool last) override {
-    if (counters_.no_sync_depth == 0) {
+    if (!accumulates()) {
       reduce();
       if (last && shard_ && context_.groups.replicate) {
         all_reduce_behind_reduction();
@@ -94,8 +91,17 @@ class ShardedGradient final : public FlatGradient {
       return;
     }
     awaits_reduction_ = true;
-    if (!program_adds(context_.precision)) {
+    if (!program_adds(layout_.precision)) {
       add_to_unreduced();
+    }
+  }
+
+  /// Left over are unfinished micro-steps, sums of no_sync, and units that the step did not use.
+  /// The last send zeros, because their peers issue the reduction as well. All ranks open the same
+  /// scopes, so the condition has the same value on all of them.
+  void reduce_rest() override {
+    if (written_.is_open() || awaits_reduction_ || !reduced_before_) {
+      reduce();
     }
   }
 
@@ -130,7 +136,7 @@ class ShardedGradient final : public FlatGradient {
     } else {
       open();  // a unit whose backward wrote nothing still takes part in the reduction
       written_.zero_unwritten();
-      contribute(written_.data(), context_.precision.viewed);
+      contribute(written_.data(), layout_.precision.viewed);
       written_.close();
     }
     awaits_reduction_ = false;
@@ -151,8 +157,8 @@ class ShardedGradient final : public FlatGradient {
     auto& group = *context_.groups.shard;
     reduction_ = group.reduce_scatter(
         buffer_->data(), offloaded ? offloaded->as<float>() : reduced(),
-        static_cast<std::size_t>(layout_.shard_numel), context_.precision.reduced,
-        {.scale = context_.gradient_scaling.after, .accumulate = adds && !offloaded});
+        static_cast<std::size_t>(layout_.shard_numel), layout_.precision.reduced,
+        {.scale = scaling_.after, .accumulate = adds && !offloaded});
     std::function<void()> reduced;
     if (offloaded && reduction_->done()) {
       offload(offloaded, reduction_->done(), adds);
@@ -171,11 +177,11 @@ class ShardedGradient final : public FlatGradient {
   void contribute(std::byte* from, DType dtype) {
     device::Device& device = *context_.device;
     const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-    const DType reduced = context_.precision.reduced;
+    const DType reduced = layout_.precision.reduced;
     if (!buffer_) {
       buffer_ = pools_.gradients.acquire(numel * nbytes_of(reduced));
     }
-    const float scale = context_.gradient_scaling.before;
+    const float scale = scaling_.before;
     device::MemoryPtr widened;
     if (scale != 1.0F) {
       if (dtype != DType::float32) {
@@ -223,7 +229,7 @@ class ShardedGradient final : public FlatGradient {
     counters_.traffic.all_reduced_elements += layout_.shard_numel;
     counters_.traffic.all_reduce_calls += 1;
     return context_.groups.replicate->all_reduce(
-        shard, static_cast<std::size_t>(layout_.shard_numel), context_.precision.reduced, 1.0F);
+        shard, static_cast<std::size_t>(layout_.shard_numel), layout_.precision.reduced, 1.0F);
   }
 
   collectives::BufferPtr buffer_;  ///< pooled memory that peers read; null if not needed yet

@@ -19,13 +19,6 @@ class WholeGradient final : public FlatGradient {
         buffer_(context.groups.world->allocate_contribution(
             static_cast<std::size_t>(layout.padded_numel) * sizeof(float))) {}
 
-  /// Left over are unfinished micro-steps, those of no_sync, and units that the step did not use.
-  void flush() override {
-    if (state_ != State::reduced) {
-      end(true);
-    }
-  }
-
   void finish() override {
     add_set_aside(own_part());
     if (host_) {
@@ -55,18 +48,25 @@ class WholeGradient final : public FlatGradient {
       set_aside(own_part(), owned_.numel);
       state_ = State::empty;
     }
-    if (program_adds(context_.precision)) {
+    if (program_adds(layout_.precision)) {
       written_.open(buffer_->data());
     } else {
       written_.open_scratch();
     }
   }
 
-  void end_micro_step(bool last) override { end(last && counters_.no_sync_depth == 0); }
+  void end_micro_step(bool last) override { end(last && !accumulates()); }
+  /// Left over are unfinished micro-steps, those of no_sync, and units that the step did not use.
+  void reduce_rest() override {
+    if (state_ != State::reduced) {
+      end(true);
+    }
+  }
+
   void discard() override { written_.close(); }
 
   void end(bool reduces) {
-    if (!program_adds(context_.precision)) {
+    if (!program_adds(layout_.precision)) {
       open();  // before `state_` is read
       add_to(buffer_->as<float>(), state_ == State::summed);
       state_ = State::summed;
@@ -86,8 +86,8 @@ class WholeGradient final : public FlatGradient {
     auto& device = *context_.device;
     float* const full = buffer_->as<float>();
     const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-    const DType dtype = context_.precision.reduced_whole;
-    const GradientScaling& mean = context_.gradient_scaling;
+    const DType dtype = layout_.precision.reduced_whole;
+    const GradientScaling& mean = scaling_;
     if (mean.before != 1.0F) {
       device.add_scaled(full, DType::float32, full, numel, mean.before, false, device.compute());
     }
@@ -122,7 +122,7 @@ class WholeGradient final : public FlatGradient {
   void average_own() {
     float* const full = buffer_->as<float>();
     const auto ranks = static_cast<float>(context_.groups.world->size());
-    const GradientScaling& mean = context_.gradient_scaling;
+    const GradientScaling& mean = scaling_;
     context_.device->add_scaled(
         full, DType::float32, full, static_cast<std::size_t>(layout_.padded_numel),
         mean.before * mean.after * ranks, false, context_.device->compute());

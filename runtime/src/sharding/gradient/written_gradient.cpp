@@ -7,7 +7,7 @@ namespace acc::sharding {
 
 void WrittenGradient::open_scratch() {
   own_ = scratch_.acquire(static_cast<std::size_t>(layout_.padded_numel) *
-                          nbytes_of(context_.precision.viewed));
+                          nbytes_of(layout_.precision.viewed));
   data_ = own_->data();
 }
 
@@ -19,7 +19,7 @@ void WrittenGradient::close() {
 }
 
 std::byte* WrittenGradient::at(std::int64_t offset) const {
-  return data_ + static_cast<std::size_t>(offset) * nbytes_of(context_.precision.viewed);
+  return data_ + static_cast<std::size_t>(offset) * nbytes_of(layout_.precision.viewed);
 }
 
 WrittenGradient::Target WrittenGradient::target(std::size_t index) {
@@ -33,7 +33,7 @@ const std::byte* WrittenGradient::values(std::size_t index) const {
 }
 
 void WrittenGradient::zero_unwritten() {
-  const std::size_t width = nbytes_of(context_.precision.viewed);
+  const std::size_t width = nbytes_of(layout_.precision.viewed);
   const auto zero = [&](std::int64_t begin, std::int64_t end) {
     if (begin < end) {
       context_.device->zero(at(begin), static_cast<std::size_t>(end - begin) * width,

@@ -12,7 +12,7 @@ class Replicated final : public WeightStorage {
       : guard_(*context.guard),
         owned_{0, layout.padded_numel},
         memory_(context.device->allocate(
-            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(context.precision.gathered),
+            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(layout.precision.gathered),
             "weights")) {}
 
   Shard owned() const override { return owned_; }

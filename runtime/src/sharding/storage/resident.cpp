@@ -19,7 +19,7 @@ class Resident final : public WeightStorage {
         group_(*context.groups.shard),
         shard_(layout.shard(group_.rank())),
         shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
-                      nbytes_of(context.precision.gathered)),
+                      nbytes_of(layout.precision.gathered)),
         persistent_(persistent),
         full_(group_.allocate_gathered(shard_nbytes_ * static_cast<std::size_t>(group_.size()))) {}
 
@@ -60,7 +60,7 @@ class Resident final : public WeightStorage {
   void publish() override {
     if (persistent_) {
       stale_ = true;
-    } else {
+    } else if (!context_.announces_together()) {
       const std::int64_t numel = shard_.numel * group_.size();
       gather_ = publications_.start(numel, [this] { return gather(); });
     }

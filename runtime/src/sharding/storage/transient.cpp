@@ -20,7 +20,7 @@ class Transient final : public WeightStorage {
         group_(*context.groups.shard),
         shard_(layout.shard(group_.rank())),
         shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
-                      nbytes_of(context.precision.gathered)),
+                      nbytes_of(layout.precision.gathered)),
         full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())) {
     if (context_.offload_param()) {
       host_shard_ = context_.device->allocate_host(shard_nbytes_, "weights");

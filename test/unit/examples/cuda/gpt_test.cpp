@@ -53,9 +53,10 @@ long issued() {
   return count == nullptr ? 0 : count();
 }
 
-acc::plugins::RuntimeSettings on_gpu(acc::plugins::MixedPrecision precision, int accumulation = 1) {
-  acc::plugins::RuntimeSettings settings;
-  settings.device = acc::plugins::Device::cuda;
+acc::settings::RuntimeSettings on_gpu(acc::settings::MixedPrecision precision,
+                                      int accumulation = 1) {
+  acc::settings::RuntimeSettings settings;
+  settings.device = acc::settings::Device::cuda;
   settings.sharding.mixed_precision = precision;
   settings.sharding.gradient_accumulation_steps = accumulation;
   return settings;
@@ -78,7 +79,7 @@ struct Step {
 };
 
 /// Trains some steps on the parity data, split into micro-batches.
-std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int steps,
+std::vector<Step> parity_run(const acc::settings::RuntimeSettings& settings, int steps,
                              std::int64_t most_logits = cuda::kMostLogits) {
   auto runtime = acc::Runtime::from_settings(settings);
   auto model = runtime.model(0, {.fp8 = true});
@@ -121,12 +122,12 @@ void check_parity(const std::vector<Step>& run, double loss_tolerance, double no
 }  // namespace
 
 TEST_CASE("fp32 on a GPU: losses and gradient norms equal PyTorch's in double precision") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 8), 2e-5, 1e-4);
+  check_parity(parity_run(on_gpu(acc::settings::MixedPrecision::no), 8), 2e-5, 1e-4);
 }
 
 TEST_CASE("activation checkpointing, with and without offload, does not change the results") {
   for (const auto precision :
-       {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
+       {acc::settings::MixedPrecision::no, acc::settings::MixedPrecision::bf16}) {
     auto settings = on_gpu(precision, 2);
     settings.deterministic = true;
     const auto plain = parity_run(settings, 3);
@@ -144,41 +145,41 @@ TEST_CASE("activation checkpointing, with and without offload, does not change t
 }
 
 TEST_CASE("micro-steps of 2, 3 and 3 sequences give the same losses as one step") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 3), 2), 2e-5, 1e-4);
+  check_parity(parity_run(on_gpu(acc::settings::MixedPrecision::no, 3), 2), 2e-5, 1e-4);
 }
 
 TEST_CASE("fused and separate matrix product epilogues give the same losses") {
   for (const char* fused : {"gelu,bias", "none"}) {
     const Variable variable("TRAIN_GPT_FUSE", fused);
-    check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2), 2e-5, 1e-4);
+    check_parity(parity_run(on_gpu(acc::settings::MixedPrecision::no), 2), 2e-5, 1e-4);
   }
 }
 
 TEST_CASE("logits computed in pieces give the same losses") {
   constexpr std::int64_t kHalf = 256 * 256;  // logits of half of the 8 x 64 rows
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2, kHalf), 2e-5, 1e-4);
+  check_parity(parity_run(on_gpu(acc::settings::MixedPrecision::no), 2, kHalf), 2e-5, 1e-4);
 }
 
 TEST_CASE("bf16 on a GPU gives the same losses within its precision") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::bf16), 4), 0.02, 0.03);
+  check_parity(parity_run(on_gpu(acc::settings::MixedPrecision::bf16), 4), 0.02, 0.03);
 }
 
 TEST_CASE("fp16 on a GPU with a loss scaler gives the same losses within its precision") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::fp16), 4), 0.01, 0.03);
+  check_parity(parity_run(on_gpu(acc::settings::MixedPrecision::fp16), 4), 0.01, 0.03);
 }
 
 TEST_CASE("CUDA graphs do not change the results, and replace most launches") {
   struct Case {
-    acc::plugins::MixedPrecision precision;
+    acc::settings::MixedPrecision precision;
     bool checkpointing;
   };
-  using acc::plugins::MixedPrecision;
+  using acc::settings::MixedPrecision;
   std::vector<Case> cases = {{MixedPrecision::bf16, true}, {MixedPrecision::fp16, false}};
   if (capability() >= 89) {
     cases.push_back({MixedPrecision::fp8, false});
   }
   for (const Case& each : cases) {
-    CAPTURE(acc::plugins::to_string(each.precision));
+    CAPTURE(acc::settings::to_string(each.precision));
     auto settings = on_gpu(each.precision, 2);
     settings.deterministic = true;  // cuDNN's order of sums
     settings.sharding.activation_checkpointing = each.checkpointing;
@@ -198,7 +199,7 @@ TEST_CASE("CUDA graphs do not change the results, and replace most launches") {
 }
 
 TEST_CASE("fp8 trains as bf16 within its precision, or is refused by the GPU's capability") {
-  using acc::plugins::MixedPrecision;
+  using acc::settings::MixedPrecision;
   auto settings = on_gpu(MixedPrecision::fp8, 2);
   if (capability() < 89) {
     CHECK_THROWS_WITH_AS(parity_run(settings, 1),
@@ -239,7 +240,7 @@ TEST_CASE("an odd vocabulary, a separate head and each attention equal the CPU's
     batch.inputs[i] = static_cast<std::int32_t>(i * i % 53);
     batch.targets[i] = static_cast<std::int32_t>((i + 1) * (i + 1) % 53);
   }
-  const auto run = [&](const acc::plugins::RuntimeSettings& settings) {
+  const auto run = [&](const acc::settings::RuntimeSettings& settings) {
     auto runtime = acc::Runtime::from_settings(settings);
     auto model = runtime.model(3);
     const auto gpt = make_language_model(runtime, model, config, shape);
@@ -263,16 +264,16 @@ TEST_CASE("an odd vocabulary, a separate head and each attention equal the CPU's
       CHECK(std::abs(figures[i] - expected[i]) < tolerance * (1.0 + std::abs(expected[i])));
     }
   };
-  compare(run(on_gpu(acc::plugins::MixedPrecision::no)), 1e-4);
+  compare(run(on_gpu(acc::settings::MixedPrecision::no)), 1e-4);
   for (const char* attention : {"auto", "kernels"}) {
     CAPTURE(attention);
     const Variable variable("TRAIN_GPT_ATTENTION", attention);
-    compare(run(on_gpu(acc::plugins::MixedPrecision::bf16)), 3e-2);
+    compare(run(on_gpu(acc::settings::MixedPrecision::bf16)), 3e-2);
   }
 }
 
 TEST_CASE("sizes that the kernels do not support are refused before any allocation") {
-  auto runtime = acc::Runtime::from_settings(on_gpu(acc::plugins::MixedPrecision::no));
+  auto runtime = acc::Runtime::from_settings(on_gpu(acc::settings::MixedPrecision::no));
   auto model = runtime.model();
   const auto make = [&](std::int64_t dim, std::int64_t heads) {
     make_language_model(runtime, model,
@@ -285,7 +286,7 @@ TEST_CASE("sizes that the kernels do not support are refused before any allocati
 }
 
 TEST_CASE("the model's memory is in the runtime's report, as long as the model lives") {
-  auto runtime = acc::Runtime::from_settings(on_gpu(acc::plugins::MixedPrecision::bf16));
+  auto runtime = acc::Runtime::from_settings(on_gpu(acc::settings::MixedPrecision::bf16));
   auto model = runtime.model();
   const std::int64_t before = model.memory().device_bytes;
   {

@@ -46,7 +46,7 @@ TEST_CASE("PyYAML's value of a word, and str() of it") {
            Case{"{a: true}", "{'a': True}", false, true, std::nullopt},
        }) {
     CAPTURE(yaml);
-    const auto document = plugins::parse_yaml("key: " + yaml + "\n", "f");
+    const auto document = documents::parse_yaml("key: " + yaml + "\n", "f");
     const Node& node = *document.root.find("key");
     CHECK(str(node) == text);
     CHECK(is_text(node) == textual);

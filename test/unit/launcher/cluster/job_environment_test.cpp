@@ -17,7 +17,7 @@ namespace acc::launcher {
 namespace {
 
 using acc::test::refusal;
-using plugins::Environment;
+using settings::Environment;
 using test::shown;
 
 HostFacts host(const std::string& name, const std::string& domain_name = "") {

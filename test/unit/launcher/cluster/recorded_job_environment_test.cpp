@@ -14,7 +14,7 @@ namespace {
 using test::shown;
 
 struct Process {
-  plugins::Environment environment;
+  settings::Environment environment;
   HostFacts facts;
 };
 
@@ -24,7 +24,7 @@ std::vector<Process> recorded(const std::string& name) {
   std::vector<Process> processes;
   for (const auto& saved : record.at("processes")) {
     Process process;
-    process.environment = saved.at("environment").get<plugins::Environment>();
+    process.environment = saved.at("environment").get<settings::Environment>();
     process.facts.hostname = saved.at("hostname");
     process.facts.ancestors = saved.at("ancestors").get<std::vector<std::vector<std::string>>>();
     processes.push_back(std::move(process));

@@ -13,14 +13,14 @@
 #include <fstream>
 
 using namespace acc::launcher;
-using acc::plugins::Strategy;
+using acc::settings::Strategy;
 using acc::test::contains;
 using acc::test::TemporaryFolder;
 
 namespace {
 
 commands::ModelSize size_of_config(const std::string& json) {
-  return commands::size_from_config(acc::plugins::parse_json(json, "config.json"));
+  return commands::size_from_config(acc::documents::parse_json(json, "config.json"));
 }
 
 std::string write_safetensors(const TemporaryFolder& folder, const std::string& name,

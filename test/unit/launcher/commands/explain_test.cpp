@@ -132,8 +132,8 @@ TEST_CASE("a worker's environment is the one that explain shows") {
   const LaunchPlan plan = fixture.plan({"--use_fsdp", "--num_processes", "4", "--gpu_ids",
                                         "0,1,2,3", "--main_process_port", "1234", "./train"});
   for (int local_rank = 0; local_rank < 4; ++local_rank) {
-    plugins::Environment expected = fixture.worker(plan, local_rank);
-    plugins::Environment built = fixture.environment;
+    settings::Environment expected = fixture.worker(plan, local_rank);
+    settings::Environment built = fixture.environment;
     for (const auto& [name, value] : shown["set"].items()) {
       const bool differs = shown["by_local_rank"].contains(name);
       const Json& mine =

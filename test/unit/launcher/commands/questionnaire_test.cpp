@@ -4,7 +4,7 @@
 #include "commands/config/questionnaire.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/plugins/document_writer.hpp"
+#include "acc/documents/document_writer.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
@@ -73,7 +73,7 @@ TEST_CASE("questionnaire: an answer selects the next questions") {
 }
 
 TEST_CASE("questionnaire: the file that the defaults produce") {
-  CHECK(acc::plugins::to_yaml(commands::config_document(talk({}).answers, "/home/me")) ==
+  CHECK(acc::documents::to_yaml(commands::config_document(talk({}).answers, "/home/me")) ==
         "compute_environment: LOCAL_MACHINE\n"
         "debug: false\n"
         "distributed_type: 'NO'\n"

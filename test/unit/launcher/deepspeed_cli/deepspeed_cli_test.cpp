@@ -54,7 +54,7 @@ TEST_CASE("deepspeed on one machine") {
     CHECK(plan.layout.num_machines == 1);
     CHECK(plan.rendezvous.address == "127.0.0.1");
     CHECK(plan.rendezvous.port == 29500);
-    CHECK((plan.device == plugins::Device::cuda) == (gpus > 0));
+    CHECK((plan.device == settings::Device::cuda) == (gpus > 0));
     CHECK(contains(fixture.notices(all), "no GPU on this machine") == (gpus == 0));
     CHECK(fixture.PlanFixture::worker(plan, 0).at("CUDA_VISIBLE_DEVICES") == shown);
   }
@@ -77,7 +77,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES selects GPUs if no flag does") {
 
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "-1";
   fixture.facts.visible_gpus = {};
-  CHECK(fixture.plan({"train.py"}).device == plugins::Device::cpu);
+  CHECK(fixture.plan({"train.py"}).device == settings::Device::cpu);
   CHECK(fixture.worker({"train.py"}, 0).at("CUDA_VISIBLE_DEVICES") == "-1");
 }
 
@@ -89,19 +89,19 @@ TEST_CASE("a worker gets its rank in DeepSpeed's variables, which the runtime re
   fixture.write("hosts", "a slots=2\nb slots=2\n");
   const auto worker = fixture.worker(
       {"-H", "hosts", "--no_ssh", "--node_rank=1", "--master_port=29600", "train.py"}, 1);
-  const plugins::Environment expected = {{"RANK", "3"},
-                                         {"LOCAL_RANK", "1"},
-                                         {"WORLD_SIZE", "4"},
-                                         {"LOCAL_SIZE", "2"},
-                                         {"CROSS_RANK", "1"},
-                                         {"CROSS_SIZE", "2"},
-                                         {"MASTER_ADDR", "a"},
-                                         {"MASTER_PORT", "29600"},
-                                         {"CUDA_VISIBLE_DEVICES", "0,1"},
-                                         {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  const settings::Environment expected = {{"RANK", "3"},
+                                          {"LOCAL_RANK", "1"},
+                                          {"WORLD_SIZE", "4"},
+                                          {"LOCAL_SIZE", "2"},
+                                          {"CROSS_RANK", "1"},
+                                          {"CROSS_SIZE", "2"},
+                                          {"MASTER_ADDR", "a"},
+                                          {"MASTER_PORT", "29600"},
+                                          {"CUDA_VISIBLE_DEVICES", "0,1"},
+                                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
   for (const auto& [name, value] : expected) {
     CAPTURE(name);
-    CHECK(plugins::variable(worker, name) == value);
+    CHECK(settings::variable(worker, name) == value);
   }
   for (const auto& [name, value] : worker) {
     CAPTURE(name);
@@ -109,7 +109,7 @@ TEST_CASE("a worker gets its rank in DeepSpeed's variables, which the runtime re
     CHECK((known || fixture.environment.contains(name)));
     CHECK((known || !name.starts_with("TORCHELASTIC_")));
   }
-  const auto identity = plugins::settings_from_environment(worker).identity;
+  const auto identity = settings::settings_from_environment(worker).identity;
   CHECK(identity.rank == 3);
   CHECK(identity.local_rank == 1);
   CHECK(identity.local_world_size == 2);
@@ -150,7 +150,7 @@ TEST_CASE("several machines, with and without ssh") {
         Words{"deepspeed", "-H", "hosts", "--master_port=1", "-e", "host2:0", "train.py", "a b"});
   REQUIRE(start->machines.size() == 3);
   CHECK(start->machines[1].name == "host0.cluster");
-  CHECK(start->machines[1].variables == plugins::Environment{{"ACC_MACHINE_RANK", "1"}});
+  CHECK(start->machines[1].variables == settings::Environment{{"ACC_MACHINE_RANK", "1"}});
   CHECK(start->environment.at("ACC_HOSTS") == "host1:0,1@host0.cluster:0@host2:1,2,3");
   CHECK(start->environment.at("ACC_MAIN_PROCESS_PORT") == "1");
   CHECK(plan({"--launcher", "pdsh"}).start->means == RemoteLaunchPlan::Means::pdsh);
@@ -273,10 +273,10 @@ TEST_CASE("a DeepSpeed JSON file before the program configures the C++ runtime")
   const Words words = {"--num_gpus=2", "--deepspeed_config", "ds.json", "./train"};
   const LaunchPlan plan = fixture.plan(words);
   CHECK(plan.mode == Mode::deepspeed);
-  CHECK(plan.sharding.strategy == plugins::Strategy::full_shard);
-  const auto runtime = plugins::settings_from_environment(fixture.PlanFixture::worker(plan, 1));
+  CHECK(plan.sharding.strategy == settings::Strategy::full_shard);
+  const auto runtime = settings::settings_from_environment(fixture.PlanFixture::worker(plan, 1));
   CHECK(runtime.sharding == plan.sharding);
-  CHECK(runtime.sharding.mixed_precision == plugins::MixedPrecision::bf16);
+  CHECK(runtime.sharding.mixed_precision == settings::MixedPrecision::bf16);
   CHECK(runtime.identity.local_world_size == 2);
 
   fixture.write("bad.json", R"({"zero_optimization": {"stage": 4}})");
@@ -308,7 +308,7 @@ TEST_CASE("output files, core binding and --quiet") {
 
 TEST_CASE("deepspeed's help lists every flag") {
   const std::string help = help_text(deepspeed_front_end());
-  for (const plugins::SettingRow& row : deepspeed_front_end().table) {
+  for (const settings::SettingRow& row : deepspeed_front_end().table) {
     CAPTURE(row.key);
     CHECK(contains(help, "  --" + std::string(row.key)));
     CHECK_FALSE(row.help.empty());

@@ -93,7 +93,7 @@ TEST_CASE("a program that is not found may be a misspelled subcommand") {
 TEST_CASE("every short flag in --help is understood") {
   for (const FrontEnd* front_end :
        {&accelerate_front_end(), &torchrun_front_end(), &deepspeed_front_end()}) {
-    for (const plugins::SettingRow& row : front_end->table) {
+    for (const settings::SettingRow& row : front_end->table) {
       for (const std::string_view alias : split(row.alias, '|')) {
         if (alias.size() == 1) {
           const Flags flags = parsed({"-" + std::string(alias), "1"}, *front_end);
@@ -108,14 +108,14 @@ TEST_CASE("every short flag in --help is understood") {
 
 TEST_CASE("every flag of the table is understood and described") {
   const std::string help = help_text(accelerate_front_end());
-  for (const plugins::SettingRow& row : plugins::settings_table()) {
-    if (row.flag == plugins::Flag::none) {
+  for (const settings::SettingRow& row : settings::settings_table()) {
+    if (row.flag == settings::Flag::none) {
       continue;
     }
     const std::string flag = "--" + std::string(row.key);
     CAPTURE(flag);
     CHECK(help.find(flag) != std::string::npos);
-    const bool toggle = row.flag != plugins::Flag::value;
+    const bool toggle = row.flag != settings::Flag::value;
     const Flags flags = parsed(toggle ? Words{flag, "prog"} : Words{flag, "word", "prog"});
     REQUIRE(flags.find(row) != nullptr);
     CHECK(flags.find(row)->text == (toggle ? "true" : "word"));

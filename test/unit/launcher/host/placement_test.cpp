@@ -52,7 +52,7 @@ Numbers gpus_of(const HostFacts& facts) {
 
 TEST_CASE("bindings have torchrun's names") {
   for (const NumaBinding binding : {none, node, socket, exclusive, core_complex}) {
-    CHECK(numa_binding(plugins::word_of(binding).name) == binding);
+    CHECK(numa_binding(settings::word_of(binding).name) == binding);
   }
   CHECK(numa_binding("core_complex") == core_complex);
   CHECK_THROWS_AS(static_cast<void>(numa_binding("nodes")), Error);
@@ -92,7 +92,7 @@ TEST_CASE("workers on GPUs are bound to the NUMA node of their GPU") {
        1},
   };
   for (const Case& one : cases) {
-    CAPTURE(plugins::word_of(one.binding).name);
+    CAPTURE(settings::word_of(one.binding).name);
     CAPTURE(one.workers);
     const Placements placed =
         place_workers(one.workers, gpus_of(one.facts), one.binding, one.facts);
@@ -145,7 +145,7 @@ TEST_CASE("workers on the CPU are spread evenly") {
       {affinity, narrow, 2, {"3-5", "6-7"}, 2},
   };
   for (const Case& one : cases) {
-    CAPTURE(plugins::word_of(one.binding).name);
+    CAPTURE(settings::word_of(one.binding).name);
     CAPTURE(one.workers);
     const Placements placed = place_workers(one.workers, {}, one.binding, one.facts);
     CHECK(lists(placed) == one.expected);

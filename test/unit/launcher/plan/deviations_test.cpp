@@ -10,7 +10,7 @@ namespace acc::launcher {
 namespace {
 
 using acc::test::contains;
-using plugins::Device;
+using settings::Device;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
 using Backend = RendezvousPlan::Backend;

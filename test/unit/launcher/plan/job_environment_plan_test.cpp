@@ -11,7 +11,7 @@ namespace acc::launcher {
 namespace {
 
 using acc::test::contains;
-using plugins::Environment;
+using settings::Environment;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
 
@@ -190,7 +190,7 @@ TEST_CASE("the job overrides the file, and flags override the job") {
   CHECK(plan.layout.local_world_size == 2);
   CHECK(plan.rendezvous.address == "node0");
   CHECK(plan.rendezvous.port == 4321);
-  CHECK(plugins::describe(plan.settings.source("machine_rank"_key)) == "SLURM_NODEID");
+  CHECK(settings::describe(plan.settings.source("machine_rank"_key)) == "SLURM_NODEID");
 }
 
 TEST_CASE("the job is ignored if the user numbers the machines, or in compatibility mode") {

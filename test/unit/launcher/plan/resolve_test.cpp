@@ -9,8 +9,8 @@ namespace acc::launcher {
 namespace {
 
 using acc::test::contains;
-using plugins::Device;
-using plugins::Strategy;
+using settings::Device;
+using settings::Strategy;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
 
@@ -47,10 +47,10 @@ TEST_CASE("each shipped configuration loads and selects its mode") {
     const auto runtime = fixture.runtime({"--config_file", config, "./train"}, 3);
     CHECK(runtime.sharding.strategy == strategy);
     CHECK(runtime.sharding.hpz_partition_size == hpz);
-    CHECK(runtime.sharding.state_dict_type == plugins::StateDictType::sharded);
+    CHECK(runtime.sharding.state_dict_type == settings::StateDictType::sharded);
     CHECK(runtime.sharding.gradient_accumulation_steps == 1);
     CHECK_FALSE(runtime.sharding.gradient_clipping.has_value());
-    CHECK(runtime.sharding.mixed_precision == plugins::MixedPrecision::no);
+    CHECK(runtime.sharding.mixed_precision == settings::MixedPrecision::no);
     CHECK(runtime.origin == origin);
     CHECK(runtime.identity.rank == 3);
     CHECK(runtime.identity.world_size == 4);
@@ -70,10 +70,10 @@ TEST_CASE("the guide's file loads unchanged, with notices about translated keys"
   CHECK(contains(all_notices(plan),
                  "fsdp_guide.yaml:7: fsdp_backward_prefetch_policy is read as "
                  "fsdp_backward_prefetch"));
-  const auto runtime = plugins::settings_from_environment(fixture.worker(plan, 1));
+  const auto runtime = settings::settings_from_environment(fixture.worker(plan, 1));
   CHECK(runtime.sharding.strategy == Strategy::full_shard);
-  CHECK(runtime.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_pre);
-  CHECK(runtime.sharding.mixed_precision == plugins::MixedPrecision::bf16);
+  CHECK(runtime.sharding.backward_prefetch == settings::BackwardPrefetch::backward_pre);
+  CHECK(runtime.sharding.mixed_precision == settings::MixedPrecision::bf16);
   CHECK(runtime.sharding.transformer_layer_classes == Words{"BertLayer"});
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("shard groups: the machine by default, else what the parallelism confi
   const auto two = fixture.plan(with(
       hybrid, {"--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"}));
   CHECK_FALSE(contains(all_notices(two), "on one machine"));
-  const auto identity = plugins::settings_from_environment(fixture.worker(two, 1)).identity;
+  const auto identity = settings::settings_from_environment(fixture.worker(two, 1)).identity;
   CHECK(identity.rank == 3);
   CHECK(identity.local_world_size == 2);
   CHECK(identity.node_rank == 1);
@@ -214,15 +214,15 @@ TEST_CASE("DeepSpeed JSON: auto is filled from flags; the file is found next to 
   const LaunchPlan plan =
       fixture.plan({"--config_file", config.string(), "--gradient_accumulation_steps", "2",
                     "--gradient_clipping", "0.5", "--mixed_precision", "bf16", "./train"});
-  const auto sharding = plugins::settings_from_environment(fixture.worker(plan, 0)).sharding;
+  const auto sharding = settings::settings_from_environment(fixture.worker(plan, 0)).sharding;
   CHECK(sharding.strategy == Strategy::full_shard);
   CHECK(sharding.reduce_bucket_size == 2'000'000);
   CHECK(sharding.prefetch_bucket_size == 50'000'000);
   CHECK(sharding.overlap_comm);
-  CHECK(sharding.offload_optimizer == plugins::OffloadDevice::cpu);
+  CHECK(sharding.offload_optimizer == settings::OffloadDevice::cpu);
   CHECK(sharding.gradient_accumulation_steps == 2);
   CHECK(sharding.gradient_clipping == 0.5);
-  CHECK(sharding.mixed_precision == plugins::MixedPrecision::bf16);
+  CHECK(sharding.mixed_precision == settings::MixedPrecision::bf16);
   CHECK(contains(all_notices(plan), "left to the program: optimizer"));
   CHECK(fixture.worker(plan, 0).at("ACCELERATE_DEEPSPEED_CONFIG_FILE") ==
         (fixture.folder() / "conf/z.json").string());
@@ -289,7 +289,7 @@ TEST_CASE("settings of an outer acclaunch do not reach the workers of an inner o
   fixture.environment["ACC_GRADIENT_CLIPPING"] = "1";
   const auto runtime = fixture.runtime({"./train"});
   CHECK(runtime.origin == "none");
-  CHECK(runtime.sharding == plugins::ShardingSettings{});
+  CHECK(runtime.sharding == settings::ShardingSettings{});
 }
 
 TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
@@ -299,8 +299,8 @@ TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
   const LaunchPlan plan = fixture.plan({"--use_fsdp", "./train"});
   CHECK(describe(plan.settings.source("fsdp_state_dict_type"_key)) ==
         "environment FSDP_STATE_DICT_TYPE");
-  const auto sharding = plugins::settings_from_environment(fixture.worker(plan, 0)).sharding;
-  CHECK(sharding.state_dict_type == plugins::StateDictType::sharded);
+  const auto sharding = settings::settings_from_environment(fixture.worker(plan, 0)).sharding;
+  CHECK(sharding.state_dict_type == settings::StateDictType::sharded);
   CHECK(sharding.strategy == Strategy::full_shard);
 }
 
@@ -343,7 +343,7 @@ TEST_CASE("the engine of Python programs is chosen alike in all front ends") {
       words.emplace_back("./train");
       fixture.environment["ACC_ENGINE"] = variable;
       const auto worker = fixture.worker(words, 0);
-      CHECK(plugins::variable(worker, "ACC_ENGINE") == engine);
+      CHECK(settings::variable(worker, "ACC_ENGINE") == engine);
       CHECK(worker.contains("ACC_ENGINE") == !engine.empty());
       CHECK(worker.at("PYTHONPATH") == (engine.empty() ? "/of/user" : "/packages:/of/user"));
     }

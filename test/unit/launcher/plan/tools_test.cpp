@@ -193,7 +193,7 @@ TEST_CASE("tensor, context and sequence parallelism are passed on to Python prog
   CHECK(context.at("PARALLELISM_CONFIG_CP_SIZE") == "4");
   CHECK(context.at("PARALLELISM_CONFIG_CP_COMM_STRATEGY") == "allgather");
   CHECK_FALSE(context.contains("PARALLELISM_CONFIG_SP_SEQ_LENGTH"));
-  CHECK_THROWS_WITH_AS(plugins::settings_from_environment(context),
+  CHECK_THROWS_WITH_AS(settings::settings_from_environment(context),
                        doctest::Contains("parallelism_config_cp_size must be 1"), Error);
   const auto sequence = worker({"--parallelism_config_sp_size", "4"});
   CHECK(sequence.at("PARALLELISM_CONFIG_SP_SEQ_LENGTH") == "None");
@@ -211,7 +211,7 @@ TEST_CASE("without use_parallelism_config its settings reach only libacc_runtime
                                    "--parallelism_config_dp_shard_size", "2", "./train"}),
                      0);
   CHECK_FALSE(worker.contains("PARALLELISM_CONFIG_DP_SHARD_SIZE"));
-  CHECK(plugins::settings_from_environment(worker).sharding.shard_size == 2);
+  CHECK(settings::settings_from_environment(worker).sharding.shard_size == 2);
 }
 
 TEST_CASE("several RTX 40 cards under an old driver run without peer-to-peer access") {

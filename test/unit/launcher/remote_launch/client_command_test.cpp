@@ -104,13 +104,14 @@ TEST_CASE("one srun for all machines, with one task per machine") {
 }
 
 TEST_CASE("variables that are passed on to other machines") {
-  const acc::plugins::Environment own = {{"HOME", "/home/me"},        {"PATH", "/bin"},
-                                         {"SSH_AUTH_SOCK", "/tmp/s"}, {"NCCL_DEBUG", "INFO"},
-                                         {"WANDB_API_KEY", "secret"}, {"SLURM_JOB_ID", "3"},
-                                         {"ACC_CONTROL", "stdin"},    {"CUDA_VISIBLE_DEVICES", "1"},
-                                         {"ACC_JOB_SECRET", "0"},     {"PYTHONPATH", "/p"},
-                                         {"BASH_FUNC_x%%", "() {}"},  {"TERM", "xterm"},
-                                         {"TERMS", "of use"}};
+  const acc::settings::Environment own = {
+      {"HOME", "/home/me"},        {"PATH", "/bin"},
+      {"SSH_AUTH_SOCK", "/tmp/s"}, {"NCCL_DEBUG", "INFO"},
+      {"WANDB_API_KEY", "secret"}, {"SLURM_JOB_ID", "3"},
+      {"ACC_CONTROL", "stdin"},    {"CUDA_VISIBLE_DEVICES", "1"},
+      {"ACC_JOB_SECRET", "0"},     {"PYTHONPATH", "/p"},
+      {"BASH_FUNC_x%%", "() {}"},  {"TERM", "xterm"},
+      {"TERMS", "of use"}};
   const auto names = [&own](Means means) {
     std::vector<std::string> found;
     for (const auto& [name, value] : remote_launch::environment_for_other_machines(own, means)) {

@@ -40,7 +40,7 @@ TEST_CASE("flags may be spelled as argparse allows") {
        }) {
     CAPTURE(words);
     const Flags flags = parse_flags(torchrun_front_end(), with_program(words));
-    const plugins::SettingRow& row = *plugins::find_setting(key, torchrun_front_end().table);
+    const settings::SettingRow& row = *settings::find_setting(key, torchrun_front_end().table);
     REQUIRE(flags.find(row) != nullptr);
     CHECK(flags.find(row)->text == text);
     CHECK(flags.program == "train.py");
@@ -160,7 +160,7 @@ TEST_CASE("number of workers on this machine") {
     CHECK(plan.layout.local_world_size == workers);
     CHECK(plan.layout.num_processes == workers);
     CHECK(plan.binding.workers.size() == static_cast<std::size_t>(workers));
-    CHECK((plan.device == plugins::Device::cuda) == (gpus > 0));
+    CHECK((plan.device == settings::Device::cuda) == (gpus > 0));
   }
 }
 
@@ -169,25 +169,25 @@ TEST_CASE("a worker's identity in torchrun's variables") {
   const auto worker = fixture.worker({"--nproc-per-node=2", "--role=r", "--max-restarts=2",
                                       "--signals-to-handle=SIGUSR1,SIGTERM", "train.py"},
                                      1);
-  const plugins::Environment expected = {{"RANK", "1"},
-                                         {"LOCAL_RANK", "1"},
-                                         {"WORLD_SIZE", "2"},
-                                         {"LOCAL_WORLD_SIZE", "2"},
-                                         {"GROUP_RANK", "0"},
-                                         {"GROUP_WORLD_SIZE", "1"},
-                                         {"ROLE_RANK", "1"},
-                                         {"ROLE_WORLD_SIZE", "2"},
-                                         {"ROLE_NAME", "r"},
-                                         {"MASTER_ADDR", "localhost"},
-                                         {"TORCHELASTIC_RESTART_COUNT", "0"},
-                                         {"TORCHELASTIC_MAX_RESTARTS", "2"},
-                                         {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                         {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-                                         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1,SIGTERM"},
-                                         {"OMP_NUM_THREADS", "2"}};
+  const settings::Environment expected = {{"RANK", "1"},
+                                          {"LOCAL_RANK", "1"},
+                                          {"WORLD_SIZE", "2"},
+                                          {"LOCAL_WORLD_SIZE", "2"},
+                                          {"GROUP_RANK", "0"},
+                                          {"GROUP_WORLD_SIZE", "1"},
+                                          {"ROLE_RANK", "1"},
+                                          {"ROLE_WORLD_SIZE", "2"},
+                                          {"ROLE_NAME", "r"},
+                                          {"MASTER_ADDR", "localhost"},
+                                          {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                          {"TORCHELASTIC_MAX_RESTARTS", "2"},
+                                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                          {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                                          {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1,SIGTERM"},
+                                          {"OMP_NUM_THREADS", "2"}};
   for (const auto& [name, value] : expected) {
     CAPTURE(name);
-    CHECK(plugins::variable(worker, name) == value);
+    CHECK(settings::variable(worker, name) == value);
   }
   // Exactly the variables with random values, and those of acclaunch.
   std::set<std::string> rest;
@@ -202,11 +202,11 @@ TEST_CASE("a worker's identity in torchrun's variables") {
 
 TEST_CASE("threads of the workers") {
   Fixture fixture;
-  CHECK(plugins::variable(fixture.worker({"--nproc-per-node=2", "train.py"}, 0),
-                          "OMP_NUM_THREADS") == "2");
+  CHECK(settings::variable(fixture.worker({"--nproc-per-node=2", "train.py"}, 0),
+                           "OMP_NUM_THREADS") == "2");
   fixture.environment.erase("OMP_NUM_THREADS");
-  CHECK(plugins::variable(fixture.worker({"--nproc-per-node=2", "train.py"}, 0),
-                          "OMP_NUM_THREADS") == "1");
+  CHECK(settings::variable(fixture.worker({"--nproc-per-node=2", "train.py"}, 0),
+                           "OMP_NUM_THREADS") == "1");
   CHECK(contains(fixture.notices({"--nproc-per-node=2", "train.py"}), "OMP_NUM_THREADS is 1"));
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("OMP_NUM_THREADS"));
 }
@@ -248,8 +248,8 @@ TEST_CASE("settings that a C++ program inherits are in the plan") {
                               {"WORLD_SIZE", "1"}});
   const LaunchPlan plan = fixture.plan({"--nproc-per-node=2", "train.py"});
   CHECK(plan.mode == Mode::fsdp);
-  CHECK(plan.sharding.strategy == plugins::Strategy::shard_grad_op);
-  const auto runtime = plugins::settings_from_environment(fixture.PlanFixture::worker(plan, 1));
+  CHECK(plan.sharding.strategy == settings::Strategy::shard_grad_op);
+  const auto runtime = settings::settings_from_environment(fixture.PlanFixture::worker(plan, 1));
   CHECK(runtime.sharding == plan.sharding);
   CHECK(runtime.identity.world_size == 2);
 
@@ -319,7 +319,7 @@ TEST_CASE("every file except a binary is a Python program") {
 
 TEST_CASE("torchrun's help lists every flag") {
   const std::string help = help_text(torchrun_front_end());
-  for (const plugins::SettingRow& row : torchrun_front_end().table) {
+  for (const settings::SettingRow& row : torchrun_front_end().table) {
     std::string flag = "--" + std::string(row.key);
     std::ranges::replace(flag, '_', '-');
     CAPTURE(flag);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/program_settings.hpp"
-#include "acc/plugins/settings.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/program_settings.hpp"
+#include "acc/settings/settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <map>
 #include <string>
 #include <string_view>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Names and values of environment variables. The launcher builds one per worker; the worker
 /// decodes its own.
@@ -52,4 +52,4 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
 ACC_API RuntimeSettings settings_from_environment(const Environment& environment,
                                                   const ProgramSettings& program = {});
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

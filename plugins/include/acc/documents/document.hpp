@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::documents {
 
 /// A value of a configuration file and its place in the file. The same type serves YAML and JSON.
 struct Node {
@@ -54,4 +54,4 @@ Document parse_json(const std::string& text, const std::filesystem::path& path);
 /// means JSON, any other means YAML. Throws Error(not_found) or Error(config).
 Document load_document(const std::filesystem::path& path);
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include <filesystem>
 #include <string>
 
-namespace acc::plugins {
+namespace acc::documents {
 
 enum class KeyOrder { as_given, sorted };
 
@@ -23,4 +23,4 @@ std::string to_json(const Node& root);
 /// else YAML.
 std::string to_text(const Node& root, const std::filesystem::path& path);
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

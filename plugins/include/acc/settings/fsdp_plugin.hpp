@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/program_settings.hpp"
+#include "acc/settings/program_settings.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 class Settings;
 
@@ -59,4 +59,4 @@ struct ACC_API FullyShardedDataParallelPlugin : TrainingFields {
 /// Error(config) for an unknown strategy.
 std::string settle_questionnaire_strategy(Settings& settings);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

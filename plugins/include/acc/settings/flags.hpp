@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/settings_table.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/settings_table.hpp"
 
 #include <cstddef>
 #include <span>
@@ -11,7 +11,7 @@
 #include <vector>
 
 // Command lines by a table of settings. They follow argparse, which the original launchers use.
-namespace acc::plugins {
+namespace acc::settings {
 
 /// A flag of another program that this one recognises but does not support. A trailing `*` in `key`
 /// matches any rest.
@@ -66,4 +66,4 @@ inline constexpr std::size_t kHelpColumn = 44;
 /// in parentheses and the default in brackets. A long spelling gets a line of its own.
 std::string help_entry(const FlagTable& flags, const SettingRow& row);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/flags.hpp"
+#include "acc/settings/flags.hpp"
 
 #include <span>
 #include <string>
@@ -9,7 +9,7 @@
 #include <vector>
 
 // Shell completions and manual pages of a program, from the same tables as its --help.
-namespace acc::plugins {
+namespace acc::pages {
 
 /// An option of a command.
 struct CommandOption {
@@ -21,7 +21,7 @@ struct CommandOption {
 };
 
 /// Returns the description of a flag of a table.
-CommandOption describe_flag(const FlagTable& flags, const SettingRow& row);
+CommandOption describe_flag(const settings::FlagTable& flags, const settings::SettingRow& row);
 
 /// Options below one heading.
 struct OptionGroup {
@@ -78,4 +78,4 @@ struct ManualSection {
 std::string manual_page(const CommandPage& page, int section, std::string_view version,
                         std::string_view date, std::span<const ManualSection> more = {});
 
-}  // namespace acc::plugins
+}  // namespace acc::pages

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/base/export.hpp"
-#include "acc/plugins/training_settings.hpp"
+#include "acc/settings/training_settings.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Sharding strategy: which state is sharded, and over which ranks. Covers FSDP's five strategies
 /// and ZeRO stages 0 to 3: NO_SHARD = ZeRO 0, shard_optimizer = ZeRO 1, SHARD_GRAD_OP = ZeRO 2,
@@ -197,4 +197,4 @@ struct RuntimeSettings {
   bool operator==(const RuntimeSettings&) const = default;
 };
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Collects the faults of an input, so that the user gets all of them in one message.
 class Faults {
@@ -42,4 +42,4 @@ class Faults {
   Errc code_ = Errc::config;
 };
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

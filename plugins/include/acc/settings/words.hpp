@@ -2,11 +2,11 @@
 #pragma once
 
 #include "acc/base/text.hpp"
-#include "acc/plugins/program_settings.hpp"
+#include "acc/settings/program_settings.hpp"
 
 #include <array>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Spelling of one value of an enumeration.
 template <typename Enum>
@@ -121,4 +121,4 @@ template <typename Enum>
 inline constexpr std::string_view kChoices(kChoicesText<Enum>.data(),
                                            kChoicesText<Enum>.size() - 1);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/documents/document.hpp"
+#include "acc/settings/faults.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <set>
 #include <string>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::documents {
 
 /// Contents of an Accelerate configuration file that are not values in `Settings`.
 struct AccelerateConfig {
@@ -44,10 +44,11 @@ struct AccelerateConfigRules {
 /// each unknown key, each wrong value and each feature that acclaunch does not have (TPU,
 /// SageMaker, Megatron-LM, …). Values without a fault are stored even if the file has faults, so
 /// that later checks can report their faults as well.
-AccelerateConfig read_accelerate_config(const Document& document, Settings& settings,
-                                        const AccelerateConfigRules& rules, Faults& faults);
+AccelerateConfig read_accelerate_config(const Document& document, settings::Settings& settings,
+                                        const AccelerateConfigRules& rules,
+                                        settings::Faults& faults);
 
 /// Reads a file with acclaunch's own rules. Throws Error(config) with all faults.
-AccelerateConfig apply_accelerate_config(const Document& document, Settings& settings);
+AccelerateConfig apply_accelerate_config(const Document& document, settings::Settings& settings);
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

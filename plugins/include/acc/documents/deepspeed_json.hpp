@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
-#include "acc/plugins/settings.hpp"
+#include "acc/documents/document.hpp"
+#include "acc/settings/settings.hpp"
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::documents {
 
 /// Contents of a DeepSpeed JSON file that are not values in `Settings`.
 struct DeepSpeedFile {
@@ -29,7 +29,8 @@ struct DeepSpeedFile {
 /// deepspeed_unsupported, so that the runtime can refuse them; a Python program may have them.
 /// world_size: 0 if unknown; then it is not compared with the batch sizes. Throws Error(config)
 /// with all faults and leaves `settings` unchanged in that case.
-DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings);
+DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size,
+                                   settings::Settings& settings);
 
 /// A key of DeepSpeed's file without a row in the settings table. Python programs read it from the
 /// file.
@@ -42,4 +43,4 @@ struct ForeignDeepSpeedKey {
 /// Returns all such keys: single values first, then the blocks that acclaunch does not examine.
 std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys();
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

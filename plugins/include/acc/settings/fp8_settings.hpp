@@ -2,11 +2,11 @@
 #pragma once
 
 #include "acc/base/export.hpp"
-#include "acc/plugins/environment.hpp"
+#include "acc/settings/environment.hpp"
 
 #include <array>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Matrix products in fp8 with delayed scaling: the fields of Accelerate's `fp8_config` that have a
 /// meaning without its Python libraries. For programs that compute them; the runtime does not read
@@ -27,4 +27,4 @@ struct Fp8Settings {
 /// fp8_interval other than 1.
 ACC_API Fp8Settings fp8_settings(const Environment& environment);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

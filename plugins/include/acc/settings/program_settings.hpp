@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Type in which gradients are communicated (DeepSpeed's communication_data_type).
 enum class ReduceDtype { fp32, fp16, bf16 };
@@ -44,4 +44,4 @@ struct ProgramSettings {
   std::vector<ProgramValue> values;
 };
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

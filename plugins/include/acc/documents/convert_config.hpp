@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/document.hpp"
+#include "acc/documents/document.hpp"
 
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::documents {
 
 /// The format of a configuration file.
 enum class ConfigForm {
@@ -63,4 +63,4 @@ Conversion convert_config(const ConversionInput& input, ConfigForm form);
 /// copies all others. A file without FSDP settings, or with those of FSDP 2, stays unchanged.
 Conversion to_fsdp2(const Document& document);
 
-}  // namespace acc::plugins
+}  // namespace acc::documents

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/program_settings.hpp"
+#include "acc/settings/program_settings.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 class Settings;
 
@@ -50,4 +50,4 @@ struct ACC_API DeepSpeedPlugin : TrainingFields {
   bool operator==(const DeepSpeedPlugin&) const = default;
 };
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/base/text.hpp"
-#include "acc/plugins/settings_table.hpp"
+#include "acc/settings/settings_table.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Origin of a value. The kinds are in ascending order of precedence in the launcher.
 struct Source {
@@ -97,4 +97,4 @@ std::optional<std::int64_t> parse_size(std::string_view text);
 /// Accepts a number with ms, s, min, h or d. Only 0 needs no unit.
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

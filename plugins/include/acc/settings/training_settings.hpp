@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Rule by which a dynamic loss scale changes: PyTorch's ShardedGradScaler or DeepSpeed's
 /// DynamicLossScaler.
@@ -64,4 +64,4 @@ struct ScheduleChoice {
   bool operator==(const ScheduleChoice&) const = default;
 };
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

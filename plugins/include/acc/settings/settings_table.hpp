@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// Part of the configuration that a setting belongs to. Determines its YAML block and the modes in
 /// which it has an effect (see `applies`).
@@ -160,4 +160,4 @@ bool matches(std::string_view key, std::string_view pattern) noexcept;
 /// is at the top level or not in the file.
 std::string_view block_of(Section section) noexcept;
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

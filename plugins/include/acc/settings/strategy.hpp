@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
-namespace acc::plugins {
+namespace acc::settings {
 
 /// A strategy as independent switches. The runtime reads only these and never compares strategy
 /// names, so that one engine serves all strategies. Semantics of sharding: FSDP, arXiv 2304.11277;
@@ -42,4 +42,4 @@ constexpr BufferCounts buffer_counts(bool gathers_early, bool overlaps) noexcept
   return {.gathered = gathers_early ? 2 : 1, .gradients = overlaps ? 2 : 1};
 }
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/deepspeed_plugin.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
-#include "acc/plugins/settings_table.hpp"
-#include "acc/plugins/words.hpp"
+#include "acc/settings/deepspeed_plugin.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
+#include "acc/settings/settings_table.hpp"
+#include "acc/settings/words.hpp"
 
 #include <algorithm>
 #include <array>
 
-namespace acc::plugins {
+namespace acc::settings {
 
 using FsdpPlugin = FullyShardedDataParallelPlugin;
 
@@ -712,4 +712,4 @@ consteval SettingKey operator""_key(const char* text, std::size_t size) {
 /// has.
 inline constexpr std::array kOfEveryFrontEnd = {"preload"_key, "engine"_key};
 
-}  // namespace acc::plugins
+}  // namespace acc::settings

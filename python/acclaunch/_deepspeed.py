@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed's engine on the runtime, for `--engine acc`.
+
+`deepspeed.initialize`, its configuration, data loader, schedules, counters and checkpoint files stay DeepSpeed's own: the
+engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.fully_shard`, and whose optimizer updates this rank's
+rows, which are the fp32 master weights. ZeRO 3 frees the gathered parameters after each use, 1 and 2 keep them,
+stage 0 shards over one rank."""
+
+import contextlib
+import math
+import sys
+import weakref
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.runtime import zero
+from deepspeed.runtime.base_optimizer import ZeROOptimizer
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+
+from acclaunch import _deepspeed_files, _fsdp2
+from acclaunch._library import InvalidArgumentError, NotSupportedError
+from acclaunch._sharding import _candidates
+from acclaunch._units import put
+
+_refuse_other_engines = DeepSpeedEngine.__init__
+
+
+def _refuse(what):
+    raise NotSupportedError(f"{what}: the engine acc does not serve it (docs/engine.md); leave --engine acc out to run "
+                            "the program on DeepSpeed's engine")
+
+
+# ---- what the configuration asks for --------------------------------------------------------------
+
+_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")  # besides those of torch.optim
+_FOREIGN = ("lamb", "onebitadam", "onebitlamb", "zerooneadam", "muadam", "muadamw", "musgd", "muon")
+
+
+def _on(value):
+    return bool(value.get("enabled") if isinstance(value, dict) else value)
+
+
+def _refused_of(config, device):
+    """Names of the settings that would change results and are not served."""
+    zero_config, given = config.zero_config, config._param_dict
+    offload = {"offload_optimizer": zero_config.offload_optimizer, "offload_param": zero_config.offload_param}
+    data = config.data_efficiency_config or {}
+    yield "pipeline", isinstance(config.pipeline, dict) and config.pipeline.get("stages") not in (None, "auto")
+    for name in ("amp", "torch_autocast", "autotuning", "compression_training", "progressive_layer_drop", "eigenvalue",
+                 "quantize_training", "curriculum_learning", "hybrid_engine", "expert_parallel"):
+        yield name, _on(given.get(name))
+    yield "compression_training", bool(given.get("compression_training"))
+    yield "data_efficiency", config.data_efficiency_enabled and any(
+        _on(data.get(part)) for part in ("data_sampling", "data_routing"))
+    yield "compile.deepcompile", getattr(config.compile_config, "deepcompile", False)
+    yield "tensor_parallel", getattr(config.tensor_parallel_config, "autotp_size", 0) > 1
+    yield "sequence_parallel_size", (given.get("sequence_parallel_size") or 1) > 1
+    yield "managed_gradient_accumulation: false", not getattr(config, "managed_gradient_accumulation", True)
+    yield "gradient_allreduce_op: sum", getattr(config, "gradient_allreduce_op", "mean") != "mean"
+    yield "checkpoint.load_universal", config.load_universal_checkpoint
+    yield "checkpoint.writer", bool((given.get("checkpoint") or {}).get("writer"))
+    for name in ("nebula", "datastates_ckpt"):
+        yield name, _on(given.get(name))
+    for name in ("fp16_master_weights_and_grads", "bf16_master_weights_and_grads"):
+        for part in ("fp16", "bf16", "bfloat16"):
+            yield f"{part}.{name}", bool((given.get(part) or {}).get(name))
+    section = given.get("zero_optimization") or {}
+    for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "zenflow",
+                 "elastic_checkpoint", "parameter_alignment", "legacy_stage1"):
+        yield f"zero_optimization.{name}", bool(getattr(zero_config, name, None))
+    yield "zero_optimization.mics_shard_size", (section.get("mics_shard_size") or -1) > 0
+    for name, part in offload.items():
+        where = str(getattr(getattr(part, "device", None), "value", "none"))
+        yield f"zero_optimization.{name} to {where}", where != "none" and (where != "cpu" or device != "cpu")
+    yield "zero_optimization.offload_optimizer.super_offload", getattr(zero_config.offload_optimizer, "super_offload",
+                                                                       False)
+    name = config.optimizer_name
+    yield f"the optimizer {name}", name in _FOREIGN
+
+
+# ---- sharding ---------------------------------------------------------------------------------------
+
+
+def _units_of(module):
+    """The outermost candidates for units whose parameters no other part of the module has."""
+    places, found, inside = {}, [], set()
+    for each in module.modules():
+        for parameter in each._parameters.values():
+            if parameter is not None:
+                places.setdefault(parameter, set()).add(each)
+    candidates = _candidates(module)
+    for each in module.modules():
+        if each not in candidates or each in inside or each is module \
+                or isinstance(each, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            continue
+        parts = set(each.modules())
+        parameters = list(each.parameters())
+        if parameters and all(places[parameter] <= parts for parameter in parameters):
+            found.append(each)
+            inside |= parts
+    return found
+
+
+def _replacements(module, shard):
+    """Calls `shard`, and returns what it has put in place of each parameter: by id, (the parameter, the new one)."""
+    slots = [(each._parameters, attribute, parameter) for each in module.modules()
+             for attribute, parameter in each._parameters.items() if parameter is not None]
+    shard()
+    return {id(parameter): (parameter, parameters[attribute]) for parameters, attribute, parameter in slots}
+
+
+# ---- optimizers -------------------------------------------------------------------------------------
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion (arXiv 2302.06675) with DeepSpeed's defaults."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            one, two = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                moment = self.state[parameter].setdefault("exp_avg", torch.zeros_like(parameter))
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(moment.mul(one).add_(parameter.grad, alpha=1 - one).sign_(), alpha=-group["lr"])
+                moment.mul_(two).add_(parameter.grad, alpha=1 - two)
+        return loss
+
+
+def _torch_twin(optimizer):
+    """One of torch's optimizers, or ours, in place of one of DeepSpeed's with the same rule. Their groups are the same
+    objects, so that a schedule that was made with the first one serves the other."""
+    name = type(optimizer).__name__
+    decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", True))
+    twins = {"FusedAdam": torch.optim.AdamW if decoupled else torch.optim.Adam, "FusedLion": Lion,
+             "DeepSpeedCPUAdagrad": torch.optim.Adagrad, "DeepSpeedCPULion": Lion}
+    twins["DeepSpeedCPUAdam"] = twins["ZenFlowCPUAdam"] = twins["FusedAdam"]
+    if not type(optimizer).__module__.startswith("deepspeed."):
+        return optimizer
+    if name not in twins:
+        _refuse(f"the optimizer {name}")
+    for group in optimizer.param_groups:
+        if group.get("bias_correction") is False:
+            _refuse(f"{name}(bias_correction=False)")
+    made = twins[name](optimizer.param_groups)
+    for group, filled in zip(optimizer.param_groups, made.param_groups):
+        for key, value in filled.items():
+            group.setdefault(key, value)
+    made.param_groups = optimizer.param_groups
+    return made
+
+
+def _move(optimizer, replaced):
+    """Lets an optimizer that was made with the module's whole parameters update the rows instead."""
+    for group in optimizer.param_groups:
+        group["params"] = [_moved(parameter, replaced) for parameter in group["params"]]
+    for old, new in replaced.values():
+        state = optimizer.state.pop(old, None)
+        if state is not None:
+            optimizer.state[new] = {key: _deepspeed_files.distributed(
+                    _deepspeed_files.rows_of(value, new), new) if torch.is_tensor(value) and value.shape == new.shape
+                                    else value for key, value in state.items()}
+
+
+def _moved(parameter, replaced):
+    if id(parameter) in replaced:
+        return replaced[id(parameter)][1]
+    if any(new is parameter for _, new in replaced.values()):
+        return parameter
+    raise NotSupportedError(f"deepspeed.initialize: the optimizer has a parameter of shape {list(parameter.shape)} that is "
+                            "not one of the model's; the engine acc updates only those")
+
+
+class Optimizer(ZeROOptimizer):
+    """The optimizer of an Engine, as DeepSpeed's: unscales, clips, skips steps that overflow, and knows the files."""
+
+    custom_loss_scaler, torch_autocast_gradscaler = False, None
+
+    def __init__(self, engine, optimizer):
+        super().__init__()
+        self.engine, self.optimizer = weakref.proxy(engine), optimizer
+        self.stage = int(engine.zero_optimization_stage())
+        self.dtype = engine.compute_dtype
+        self.clip_grad = engine.gradient_clipping()
+        if self.stage > 0:  # it lets DeepSpeed write a file per rank
+            self.dp_process_group = engine.seq_data_parallel_group
+        self.dynamic_loss_scale = engine.fp16_enabled() and engine.dynamic_loss_scale()
+        arguments = engine.dynamic_loss_scale_args() or {"init_scale": engine.initial_dynamic_scale()}
+        self.loss_scaler = CreateLossScaler(self.dtype, engine.loss_scale(), self.dynamic_loss_scale, arguments)
+        self.skips_overflows = engine.fp16_enabled() or (
+            engine._config.bfloat16_config.check_grad_overflow if engine.bfloat16_enabled() else self.stage > 0)
+        self.overflow = False
+        self._global_grad_norm = None
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    @property
+    def defaults(self):
+        return self.optimizer.defaults
+
+    @property
+    def loss_scale(self):
+        return self.loss_scaler.loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, value):
+        self.loss_scaler.cur_scale = value
+
+    cur_scale = loss_scale
+
+    @property
+    def round_robin_bit16_groups(self):
+        """The parameters of each flat tensor of DeepSpeed's files, in their order there."""
+        return _deepspeed_files.flat_groups(self)
+
+    def trained(self):
+        return [each for group in self.param_groups for each in group["params"] if each.requires_grad]
+
+    def step(self, closure=None):
+        _fsdp2._fence_all()
+        parameters = self.trained()
+        for each in parameters:
+            if each.grad is None:  # DeepSpeed updates such a parameter with a gradient of zeros
+                each.grad = torch.zeros_like(each)
+        gradients = [each.grad._local_tensor for each in parameters]
+        norm, scale = self._norm_of(gradients), self.loss_scale
+        self.overflow = self.skips_overflows and not math.isfinite(norm)
+        self.loss_scaler.update_scale(self.overflow)
+        if self.overflow:
+            self._global_grad_norm = float("inf")
+            return self.zero_grad()
+        self._global_grad_norm = torch.tensor(norm / scale)
+        if self.clip_grad > 0:
+            scale *= max(1.0, (norm / scale + 1e-6) / self.clip_grad)
+        if scale != 1.0 and gradients:
+            torch._foreach_mul_(gradients, 1.0 / scale)
+        return self.optimizer.step()
+
+    def _norm_of(self, gradients):
+        norms = torch._foreach_norm(gradients, 2, dtype=torch.float64) if gradients else []
+        total = torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)
+        if self.stage > 0:
+            total = total.to(self.engine.device)
+            dist.all_reduce(total)
+        return math.sqrt(total.item()) if total.isfinite() else math.inf
+
+    def zero_grad(self, set_to_none=True):
+        self.engine.zero_grad()
+
+    def refresh_fp32_params(self):
+        """Without effect: the module's parameters are the master weights."""
+
+    def get_lr(self):
+        return self.param_groups[0]["lr"]
+
+    def set_lr(self, lr):
+        for group in self.param_groups:
+            group["lr"] = lr
+
+    def state_dict(self):
+        """DeepSpeed's: this rank's part, or in stage 0 the whole. Collective."""
+        return _deepspeed_files.optimizer_state(self)
+
+    def load_state_dict(self, state_dict, **_):
+        _refuse("load_state_dict of the optimizer (engine.load_checkpoint loads it)")
+
+    def destroy(self):
+        self.unregister_grad_acc_post_hooks()
+
+    def __repr__(self):
+        return f"acclaunch ZeRO {self.stage}: {self.optimizer!r}"
+
+
+# ---- the engine -------------------------------------------------------------------------------------
+
+
+class Engine(DeepSpeedEngine):
+    """DeepSpeed's engine with the runtime in place of its ZeRO optimizers."""
+
+    replaced = None  # while it is made: the whole parameters and their rows, by the id of the first
+
+    def __init__(self, args, model, *arguments, config_class=None, **keywords):
+        if keywords.get("mpu") is not None or keywords.get("mesh_device") is not None:
+            _refuse("deepspeed.initialize with mpu or mesh_param")
+        if model is not None and isinstance(model, deepspeed.PipelineModule):
+            _refuse("a PipelineModule")
+        device = deepspeed.get_accelerator().device_name()
+        for what, is_given in _refused_of(config_class, device):
+            if is_given:
+                _refuse(f"deepspeed.initialize: {what}")
+        super().__init__(args, model, *arguments, config_class=config_class, **keywords)
+        self.replaced = None  # the whole parameters, which nothing needs any more
+        _engines.add(self)
+        if self.global_rank == 0:
+            print(f"acclaunch: engine acc serves DeepSpeed's ZeRO stage {int(self.zero_optimization_stage())}",
+                  file=sys.stderr, flush=True)
+
+    # ---- declaration
+
+    @property
+    def compute_dtype(self):
+        return torch.float16 if self.fp16_enabled() else torch.bfloat16 if self.bfloat16_enabled() else torch.float32
+
+    def zero_use_cpu_optimizer(self):
+        return False
+
+    def _configure_distributed_model(self, model):
+        for name, module in model.named_modules():
+            if isinstance(module, deepspeed.moe.layer.MoE):
+                _refuse(f"the layer MoE of DeepSpeed ('{name}')")
+        super()._configure_distributed_model(model)  # casts, moves to the device, broadcasts
+        for name, parameter in model.named_parameters():
+            if parameter.dtype.is_floating_point:
+                if self.compute_dtype is torch.float32 and parameter.dtype is not torch.float32:
+                    raise ValueError(f"fp32 is enabled but parameter '{name}' is {parameter.dtype}: enable fp16 or bf16 "
+                                     "in the configuration, or load the model in float32")
+                parameter.data = parameter.data.float()
+        self.replaced = _replacements(model, lambda: self._shard(model))
+        if self.zero_optimization_stage() < 3:
+            _deepspeed_files.serve_whole_state_dicts(self)
+
+    def _shard(self, model):
+        stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
+        shape, names = ((ranks,), ("shard",)) if stage > 0 else ((ranks, 1), ("replicate", "shard"))
+        half = self.compute_dtype is not torch.float32
+        reduced = (self._config.communication_data_type and self.communication_data_type) or torch.float32
+        arguments = {
+            "mesh": init_device_mesh(self.device.type, shape, mesh_dim_names=names),
+            "reshard_after_forward": stage == 3,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
+                                              reduce_dtype=reduced if half else None, cast_forward_inputs=False)}
+        for unit in _units_of(model):
+            _fsdp2.fully_shard(unit, **arguments)
+        _fsdp2.fully_shard(model, **arguments)
+
+    def _configure_optimizer(self, client_optimizer, model_parameters):
+        parameters = [{**each, "params": [_moved(one, self.replaced) for one in each["params"]]}
+                      if isinstance(each, dict) else _moved(each, self.replaced) for each in model_parameters]
+        if client_optimizer is None:
+            basic = self._configure_basic_optimizer(parameters)
+        elif isinstance(client_optimizer, torch.optim.Optimizer):
+            basic = _torch_twin(client_optimizer)
+            _move(basic, self.replaced)
+        else:
+            basic = _torch_twin(client_optimizer(parameters))
+        basic.param_groups[:] = [group for group in basic.param_groups if group["params"]]
+        self._check_for_duplicates(basic)
+        self._do_optimizer_sanity_check(basic)
+        self.basic_optimizer, self.optimizer = basic, Optimizer(self, basic)
+
+    def _configure_basic_optimizer(self, model_parameters):
+        if self.optimizer_name() == "lion":
+            return Lion(model_parameters, **self.optimizer_params() or {})
+        return super()._configure_basic_optimizer(model_parameters)
+
+    def get_optimizer_configuration(self, optimizer_parameters, adam_w_mode, allow_legacy_fallback=False):
+        twin = torch.optim.AdamW if adam_w_mode else torch.optim.Adam
+        if optimizer_parameters.pop("bias_correction", True) is False:
+            _refuse("the optimizer's bias_correction: false")
+        for key in ("set_grad_none", "fp32_optimizer_states"):
+            optimizer_parameters.pop(key, None)
+        if not optimizer_parameters.pop("torch_adam", False):
+            optimizer_parameters.setdefault("weight_decay", 0.0)
+        return twin, {}
+
+    def _do_optimizer_sanity_check(self, basic_optimizer):
+        """Any optimizer of torch is served."""
+
+    def _configure_zero_optimizer(self, optimizer):
+        """Called without an optimizer: to run forwards only."""
+        assert self.zero_optimization_stage() == 3, \
+            f"zero stage {self.zero_optimization_stage()} requires an optimizer"
+
+    def _configure_bf16_optimizer(self, optimizer):
+        """As _configure_zero_optimizer."""
+
+    # ---- forward and backward
+
+    def allreduce_gradients(self, bucket_size=None):
+        """Without effect: the backward has reduced them."""
+
+    def _choose_reduction(self):
+        self.module.set_requires_gradient_sync(not self.inside_no_sync_ctxt and (
+            self.zero_optimization_partition_gradients() or self.is_gradient_accumulation_boundary()))
+
+    def _backward_prologue(self):
+        self._choose_reduction()
+        super()._backward_prologue()
+
+    def backward(self, loss, **keywords):
+        self._choose_reduction()
+        return super().backward(loss, **keywords)
+
+    @contextlib.contextmanager
+    def coalesce_grad_reduction(self):
+        """Without effect on results: each backward reduces its gradients."""
+        yield
+
+    def clip_fp32_gradients(self):
+        """Without effect: the step of the optimizer clips."""
+
+    # ---- state
+
+    def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
+        """Whole tensors in stages 0 to 2, as DeepSpeed, in 16 bits where it computes with them; in stage 3 parameters
+        without elements. Collective in stages 1 and 2."""
+        whole = _deepspeed_files.module_state(self, exclude_frozen_parameters)
+        found = destination if destination is not None else {}
+        found.update((prefix + name, value) for name, value in whole.items())
+        return found
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
+        if not self.zero_optimization_partition_weights():
+            raise ValueError("this function requires ZeRO-3 mode")
+        whole = _deepspeed_files.module_state(self, exclude_frozen_parameters, gathers=True)
+        return {name: value.cpu() for name, value in whole.items()} if self.global_rank == 0 else None
+
+    def _get_param_fragment_func(self, param):
+        return _deepspeed_files.frozen_fragment(self, param)
+
+    def _get_shared_params(self):
+        first, shared = {}, {}
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            if first.setdefault(parameter, name) != name:
+                shared[name] = first[parameter]
+        return shared if self.global_rank == 0 else {}
+
+    def save_checkpoint(self, save_dir, tag=None, client_state={}, save_latest=True, exclude_frozen_parameters=False):
+        with _deepspeed_files.complete_or_absent(self, save_dir, tag, save_latest) as (folder, name):
+            super().save_checkpoint(folder, name, client_state, False, exclude_frozen_parameters)
+        return True
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True,
+                        load_lr_scheduler_states=True, load_module_only=False, custom_load_fn=None):
+        if custom_load_fn is not None:
+            _refuse("load_checkpoint(custom_load_fn=…)")
+        return _deepspeed_files.load(self, load_dir, tag, load_module_strict,
+                                     load_optimizer_states and not load_module_only,
+                                     load_lr_scheduler_states and not load_module_only, load_module_only)
+
+
+for _name in ("compile", "offload_states", "reload_states", "load_module_state_dict", "load_moe_state_dict"):
+    def _refused(*_, name=_name, **__):
+        _refuse(f"DeepSpeedEngine.{name}")
+    setattr(Engine, _name, _refused)
+
+_engines = weakref.WeakSet()
+
+
+# ---- deepspeed.zero ---------------------------------------------------------------------------------
+
+
+class Init(contextlib.AbstractContextManager):
+    """deepspeed.zero.Init: parameters stay whole until deepspeed.initialize shards them, with rank 0's values."""
+
+    def __init__(self, module=None, *_, **__):
+        pass
+
+    def __exit__(self, *_):
+        return None
+
+
+class GatheredParameters(contextlib.AbstractContextManager):
+    """deepspeed.zero.GatheredParameters. Before deepspeed.initialize the parameters are whole; at the end all ranks get
+    those of modifier_rank. Afterwards the modules hold whole copies within, and modifier_rank's changes are kept."""
+
+    def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
+        given = [params] if isinstance(params, torch.Tensor) else list(params)
+        self.parameters = list(dict.fromkeys(given)) if enabled else []
+        self.modifier_rank = modifier_rank
+        self.whole = {}
+
+    def __enter__(self):
+        sharded = {each for each in self.parameters if isinstance(each, DTensor)}
+        if sharded:
+            _fsdp2._fence_all()
+        for each in self.parameters:
+            if each in sharded:
+                self.whole[each] = torch.nn.Parameter(each.detach().full_tensor().clone(), each.requires_grad)
+                self.whole[each].__dict__.update(each.__dict__)
+        self.places = {}
+        for engine in _engines if sharded else ():
+            for module in engine.module.modules():
+                for attribute, parameter in module._parameters.items():
+                    if parameter in sharded:
+                        self.places.setdefault(parameter, []).append((module, attribute))
+        for each, places in self.places.items():
+            put(places, self.whole[each])
+        return self
+
+    def __exit__(self, kind, *_):
+        for each, places in self.places.items():
+            put(places, each)
+        if kind is not None or self.modifier_rank is None or not dist.is_initialized():
+            return
+        with torch.no_grad():
+            for each in self.parameters:
+                whole = self.whole.get(each, each)
+                dist.broadcast(whole.data, self.modifier_rank)
+                if each in self.whole:
+                    each._local_tensor.copy_(_deepspeed_files.rows_of(whole.data, each))
+
+
+def _whole_of(value):
+    return value.detach().full_tensor() if isinstance(value, DTensor) else value
+
+
+def _full_optimizer_state(param, optim_state_key):
+    for engine in _engines:
+        if engine.optimizer is not None and param in engine.optimizer.state:
+            return _whole_of(engine.optimizer.state[param].get(optim_state_key))
+    return None
+
+
+def serve(module):
+    """module: deepspeed, right after its import. DeepSpeed's own `initialize` then makes the engine here."""
+    def init(self, *arguments, **keywords):
+        if not isinstance(self, Engine):
+            _refuse(f"DeepSpeed's {type(self).__name__}")
+        _refuse_other_engines(self, *arguments, **keywords)
+
+    DeepSpeedEngine.__init__ = init
+    module.comm.torch.build_shm_op = lambda: None  # compiles collectives in C++ that nothing here calls
+    module.DeepSpeedEngine = Engine
+    for each in (zero, zero.partition_parameters):
+        each.Init, each.GatheredParameters = Init, GatheredParameters
+        each.register_external_parameter = lambda *_: None
+        each.unregister_external_parameter = lambda *_: None
+    for each in (module.utils, module.utils.tensor_fragment):
+        each.safe_get_full_fp32_param = _whole_of
+        each.safe_get_full_grad = lambda param: _whole_of(param.grad)
+        each.safe_get_full_optimizer_state = _full_optimizer_state

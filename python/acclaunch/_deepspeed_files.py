@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of DeepSpeed checkpoints of an engine of _deepspeed.py (docs/formats/deepspeed.md).
+
+DeepSpeed keeps the trained parameters of a group in one flat tensor. Stages 1 and 2 cut it into one partition per rank;
+in stage 3 each parameter is cut by itself. Parameters here are cut by rows, so that saving gathers one tensor at a time,
+and loading reads the elements of this rank's rows, out of the files of any number of ranks."""
+
+import collections
+import contextlib
+import os
+import re
+import shutil
+import weakref
+
+import torch
+import torch.distributed as dist
+from deepspeed import __version__ as deepspeed_version
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils import logger
+from deepspeed.utils.tensor_fragment import fragment_address
+from torch.distributed.tensor import DTensor
+
+from acclaunch import _fsdp2
+from acclaunch._library import ConfigError, NotSupportedError
+
+
+def whole_of(tensor):
+    """Collective for rows of several ranks."""
+    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def row_range(like):
+    """The elements [begin, end) of a parameter that are this rank's rows."""
+    mesh = like._spec.mesh
+    rows = -(-like.shape[0] // mesh.size(mesh.ndim - 1))
+    begin = min(like.shape[0], rows * mesh.get_local_rank(mesh.ndim - 1))
+    stride = like.numel() // like.shape[0] if like.shape[0] else 0
+    return begin * stride, min(like.shape[0], begin + rows) * stride
+
+
+def rows_of(tensor, like):
+    begin, end = row_range(like)
+    return tensor.detach().reshape(-1)[begin:end].view(like._local_tensor.shape)
+
+
+def distributed(elements, like):
+    """A DTensor over this rank's rows, of which `elements` are the values."""
+    made = torch.empty_like(like._local_tensor, dtype=elements.dtype)
+    made.view(-1).copy_(elements.reshape(-1))
+    spec, meta = like._spec, like._spec.tensor_meta
+    spec = type(spec)(spec.mesh, spec.placements, tensor_meta=type(meta)(meta.shape, meta.stride, elements.dtype))
+    return DTensor(made, spec, requires_grad=False)
+
+
+class Flat:
+    """The places of parameters in a flat tensor. size: of one rank's part."""
+
+    def __init__(self, numels, ranks, by_parameter, paddings=None):
+        self.numels, self.ranks, self.by_parameter = numels, ranks, by_parameter
+        self.parts = [-(-numel // ranks) for numel in numels]
+        lengths = self.parts if by_parameter else [sum(each) for each in zip(numels, paddings or [0] * len(numels))]
+        self.starts = [sum(lengths[:number]) for number in range(len(numels))]
+        self.total = sum(lengths)
+        self.size = self.total if by_parameter else -(-self.total // (2 * ranks)) * 2
+
+    def places(self, number):
+        """(rank, begin, end, position): a rank has the elements [begin, end) of a parameter at a position of its part."""
+        numel, start = self.numels[number], self.starts[number]
+        for rank in range(self.ranks):
+            if self.by_parameter:
+                begin, end = rank * self.parts[number], (rank + 1) * self.parts[number]
+            else:
+                begin, end = rank * self.size - start, (rank + 1) * self.size - start
+            position = start if self.by_parameter else max(0, -begin)
+            begin, end = max(0, begin), min(numel, end)
+            if begin < end:
+                yield rank, begin, end, position
+
+
+# ---- state dicts of the module ------------------------------------------------------------------------
+
+
+def serve_whole_state_dicts(engine):
+    """Lets state_dict() and load_state_dict() of the module, and of its parts, have whole parameters, as in DeepSpeed's
+    stages 0 to 2. Collective in stages 1 and 2."""
+    made = {}  # by the id of a parameter, whose names in a state dict share one tensor: a weak reference to it
+
+    def give(module, state_dict, prefix, _):
+        for attribute, parameter in module._parameters.items():
+            found = state_dict.get(prefix + attribute)
+            if not isinstance(found, DTensor) or found is parameter:  # else keep_vars
+                continue
+            whole = made.get(id(parameter), lambda: None)()
+            if whole is None or not any(each is whole for each in state_dict.values()):
+                _fsdp2._fence_all()
+                whole = in_compute_dtype(engine, found)
+                made[id(parameter)] = weakref.ref(whole)
+            state_dict[prefix + attribute] = whole
+
+    def take(module, state_dict, prefix, *_):
+        for attribute, parameter in module._parameters.items():
+            found = state_dict.get(prefix + attribute)
+            if torch.is_tensor(found) and not isinstance(found, DTensor) and isinstance(parameter, DTensor) \
+                    and found.shape == parameter.shape:
+                state_dict[prefix + attribute] = distributed(rows_of(found.to(parameter.dtype), parameter), parameter)
+
+    for module in engine.module.modules():
+        if module._parameters:
+            module.register_state_dict_post_hook(give)
+            module.register_load_state_dict_pre_hook(take)
+
+
+def in_compute_dtype(engine, tensor):
+    whole = whole_of(tensor)
+    return whole.to(engine.compute_dtype) if whole.is_floating_point() else whole
+
+
+# ---- saving -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def complete_or_absent(engine, save_dir, tag, save_latest):
+    """A folder and a tag to save under, which gets its final name at the end, before `latest` names it."""
+    final = str(tag) if tag is not None else f"global_step{engine.global_steps}"
+    temporary = f"{final}.acc-tmp"
+    writes = (engine.local_rank if engine.use_node_local_storage() else engine.global_rank) == 0
+    target, made = os.path.join(save_dir, final), os.path.join(save_dir, temporary)
+    if writes:
+        shutil.rmtree(made, ignore_errors=True)
+    dist.barrier()
+    _fsdp2._fence_all()
+    yield save_dir, temporary
+    if writes:
+        old = f"{target}.acc-old"
+        if os.path.isdir(target):
+            os.rename(target, old)
+        os.rename(made, target)
+        if os.path.isdir(old):
+            for name in os.listdir(old):
+                if not os.path.exists(os.path.join(target, name)) and not name.endswith("_states.pt"):
+                    os.rename(os.path.join(old, name), os.path.join(target, name))
+            shutil.rmtree(old)
+        if save_latest:
+            path = os.path.join(save_dir, "latest")
+            with open(f"{path}.acc-tmp", "w") as file:
+                file.write(final)
+            os.replace(f"{path}.acc-tmp", path)
+    dist.barrier()
+
+
+def flat_groups(optimizer):
+    """Lists of the parameters of each flat tensor."""
+    found = []
+    for group in optimizer.param_groups:
+        members = [each for each in group["params"] if each.requires_grad and each.numel()]
+        if not members:
+            continue
+        if optimizer.stage == 3:
+            found += _sub_groups(members, optimizer.engine.zero_sub_group_size())
+        elif optimizer.engine.zero_round_robin_gradients():
+            ranks = dist.get_world_size()
+            found.append([each for rank in range(ranks) for each in members[rank::ranks]])
+        else:
+            found.append(members)
+    return found
+
+
+def _sub_groups(members, limit):
+    found, numel = [[]], 0
+    for each in members:
+        if numel >= limit:
+            found, numel = found + [[]], 0
+        found[-1].append(each)
+        numel += -(-each.numel() // dist.get_world_size())
+    return found
+
+
+def module_state(engine, exclude_frozen, gathers=False):
+    """The module's state dict in the dtype that it computes with. In stage 3, unless it gathers, parameters are empty."""
+    _fsdp2._fence_all()
+    hollow = engine.zero_optimization_partition_weights() and not gathers
+    found, made = collections.OrderedDict(), {}
+    parameters = set(engine.module.parameters())
+    for name, value in engine.module.state_dict(keep_vars=True).items():
+        if not torch.is_tensor(value):
+            found[name] = value
+        elif value not in parameters:
+            found[name] = value.detach()
+        elif value.requires_grad or not exclude_frozen:
+            if value not in made:
+                made[value] = in_compute_dtype(engine, value._local_tensor.new_empty(0) if hollow else value)
+            found[name] = made[value]
+    return found
+
+
+def frozen_fragment(engine, parameter):
+    whole = whole_of(parameter).to(engine.compute_dtype).cpu()
+    if not engine.zero_optimization_partition_weights():
+        return whole
+    part = -(-whole.numel() // dist.get_world_size())
+    begin = part * dist.get_rank()
+    own = whole.view(-1)[begin:begin + part]
+    return torch.nn.functional.pad(own, (0, part - own.numel()))
+
+
+def _part(flat, tensors):
+    """This rank's part of a flat tensor. Collective."""
+    made = None
+    for number, each in enumerate(tensors):
+        whole = whole_of(each).reshape(-1)
+        if made is None:
+            made = torch.zeros(flat.size, dtype=whole.dtype, device=whole.device)
+        for rank, begin, end, position in flat.places(number):
+            if rank == dist.get_rank():
+                made[position:position + end - begin] = whole[begin:end]
+    return made
+
+
+def _scalar(values, key, of_deepspeed):
+    """A state of a flat tensor that is no tensor of its size."""
+    first = values[0]
+    for each in values:
+        is_equal = torch.equal(each, first) if torch.is_tensor(first) and torch.is_tensor(each) else each == first
+        if (torch.is_tensor(each) and each.dim() > 0) or not is_equal:
+            raise NotSupportedError(f"save_checkpoint: the state '{key}' of the optimizer is not the same for all parameters "
+                                    "of a group, nor of their shapes: DeepSpeed's files cannot hold it")
+    if isinstance(first, DTensor):
+        first = first.full_tensor()
+    if key == "step" and of_deepspeed:
+        return int(first)
+    return first.clone() if torch.is_tensor(first) else first
+
+
+def _flat_state(optimizer, flat, parameters):
+    states = [optimizer.state.get(each, {}) for each in parameters]
+    made = {}
+    for key in dict.fromkeys(key for each in states for key in each):
+        values = [each.get(key) for each in states]
+        if any(torch.is_tensor(value) and value.shape == like.shape for value, like in zip(values, parameters)):
+            made[key] = _part(flat, [torch.zeros_like(like) if value is None else value
+                                     for value, like in zip(values, parameters)])
+        else:
+            made[key] = _scalar(values, key, optimizer.engine.client_optimizer is not optimizer.optimizer)
+    return made
+
+
+def _hyperparameters(group):
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def optimizer_state(optimizer):
+    if optimizer.stage == 0:
+        return _whole_optimizer_state(optimizer)
+    _fsdp2._fence_all()
+    ranks, by_parameter = dist.get_world_size(), optimizer.stage == 3
+    groups = flat_groups(optimizer)
+    flats = [Flat([each.numel() for each in group], ranks, by_parameter) for group in groups]
+    masters = [_part(flat, group) for flat, group in zip(flats, groups)]
+    numbers = {each: number for number, group in enumerate(groups) for each in group}
+    base = {"state": {number: _flat_state(optimizer, flat, group)
+                      for number, (flat, group) in enumerate(zip(flats, groups))},
+            "param_groups": [{**_hyperparameters(group),
+                              "params": sorted({numbers[each] for each in group["params"] if each in numbers})}
+                             for group in optimizer.param_groups]}
+    base["state"] = {number: state for number, state in base["state"].items() if state}
+    found = {"loss_scaler": optimizer.loss_scaler, "dynamic_loss_scale": optimizer.dynamic_loss_scale,
+             "overflow": optimizer.overflow, "zero_stage": ZeroStageEnum(optimizer.stage)}
+    if by_parameter:
+        return {**found, "partition_count": ranks, "optimizer_state_dict": base, "fp32_flat_groups": masters}
+    begin = [flat.size * dist.get_rank() for flat in flats]
+    paddings = [max(0, min(flat.size, start + flat.size - flat.total)) for flat, start in zip(flats, begin)]
+    names = optimizer.engine.param_names
+    slices = [collections.OrderedDict((names[each], fragment_address(numel=end - begin, start=position))
+                                      for number, each in enumerate(group)
+                                      for rank, begin, end, position in flat.places(number) if rank == dist.get_rank())
+              for flat, group in zip(flats, groups)]
+    return {**found, "clip_grad": optimizer.clip_grad, "base_optimizer_state": base,
+            "single_partition_of_fp32_groups": [part[:part.numel() - padding] for part, padding in zip(masters, paddings)],
+            "group_paddings": paddings, "param_alignment_paddings": [[0] * len(group) for group in groups],
+            "partition_count": [ranks] * len(groups), "ds_version": deepspeed_version, "param_slice_mappings": slices}
+
+
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "scale_factor", "scale_window")
+
+
+def _whole_optimizer_state(optimizer):
+    """As DeepSpeed saves stage 0: the state dict of a torch optimizer, in that of an FP16_UnfusedOptimizer with 16 bits."""
+    found = optimizer.optimizer.state_dict()
+    found["state"] = {number: {key: whole_of(value) if torch.is_tensor(value) else value for key, value in state.items()}
+                      for number, state in found["state"].items()}
+    if optimizer.dtype is torch.float32:
+        return found
+    scaler = {"cur_iter": 0, **{key: value for key, value in vars(optimizer.loss_scaler).items() if key in _SCALER}}
+    return {**scaler, "dynamic_loss_scale": optimizer.dynamic_loss_scale, "optimizer_state_dict": found,
+            "fp32_groups": [[whole_of(each) for each in group["params"]] for group in optimizer.param_groups]}
+
+
+# ---- loading ------------------------------------------------------------------------------------------
+
+
+def _load_file(path):
+    return torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+
+
+class Saved:
+    """A tag of a DeepSpeed checkpoint, whose tensors are read as they are needed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        for name in names:
+            if re.match(r"layer_|.*expert_|.*mp_rank_0*[1-9]", name) or name == "zero":
+                raise NotSupportedError(f"{folder}: '{name}' belongs to tensor or pipeline parallelism, experts or a "
+                                        "universal checkpoint of DeepSpeed, which the engine acc does not load")
+        self.model_path = os.path.join(folder, "mp_rank_00_model_states.pt")
+        models = self._of_ranks(names, r"zero_pp_rank_(\d+)_mp_rank_00_model_states\.pt")
+        self.by_parameter = bool(models)
+        if models:
+            self.model_path = models[0]
+        elif not os.path.isfile(self.model_path):
+            raise ConfigError(f"{folder}: no DeepSpeed checkpoint, it has no file mp_rank_00_model_states.pt")
+        self.models = [_load_file(path) for path in models or [self.model_path]]
+        self.model = self.models[0]
+        optimizers = [_load_file(path)["optimizer_state_dict"] for path in self._of_ranks(
+            names, r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_?optim_states\.pt")]
+        self.ranks = len(optimizers)
+        self.inner = optimizers[0] if optimizers else None
+        self.values = {}  # by name of a parameter: (Flat, its number in it, the tensors of the ranks, index of the flat)
+        if optimizers:
+            self._find_flats(optimizers)
+
+    def _of_ranks(self, names, pattern):
+        found = {int(match[1]): name for name in names if (match := re.fullmatch(pattern, name))}
+        if sorted(found) != list(range(len(found))):
+            raise ConfigError(f"{self.folder}: files of ranks are missing, there are those of {sorted(found)}")
+        return [os.path.join(self.folder, found[rank]) for rank in sorted(found)]
+
+    def _find_flats(self, optimizers):
+        base_key, flats_key = ("optimizer_state_dict", "fp32_flat_groups") if self.by_parameter else \
+            ("base_optimizer_state", "single_partition_of_fp32_groups")
+        self.bases = [each[base_key] for each in optimizers]
+        if not isinstance(self.bases[0], dict):
+            raise NotSupportedError(f"{self.folder}: an elastic checkpoint of DeepSpeed, which the engine acc does not load")
+        self.flat_numbers = [number for group in self.bases[0]["param_groups"] for number in group["params"]]
+        alignments = self.inner.get("param_alignment_paddings") or [None] * len(self.model["param_shapes"])
+        for index, shapes in enumerate(self.model["param_shapes"]):
+            flat = Flat([shape.numel() for shape in shapes.values()], self.ranks, self.by_parameter,
+                        None if self.by_parameter else alignments[index])
+            parts = [each[flats_key][index] for each in optimizers]
+            found = sum(part.numel() for part in parts)
+            if not flat.total <= found <= flat.size * self.ranks and not self.by_parameter \
+                    or self.by_parameter and found != flat.size * self.ranks:
+                raise ConfigError(f"{self.folder}: the files of the ranks have {found} elements of group {index}, "
+                                  f"expected {flat.total}")
+            for number, name in enumerate(shapes):
+                self.values[name] = flat, number, parts, index
+
+    def read(self, name, begin, end, key=None):
+        """The elements [begin, end) of a parameter's master weights, or of the state `key` of its optimizer."""
+        flat, number, parts, index = self.values[name]
+        pieces = []
+        for rank, first, last, position in flat.places(number):
+            low, high = max(begin, first), min(end, last)
+            if low < high:
+                part = parts[rank] if key is None else self.bases[rank]["state"][self.flat_numbers[index]][key]
+                pieces.append(part.view(-1)[position + low - first:position + high - first])
+        return torch.cat(pieces) if pieces else torch.empty(0)
+
+    def state_of(self, name, like):
+        """The optimizer's state of a parameter, this rank's rows."""
+        flat, _, _, index = self.values[name]
+        saved, found = self.bases[0]["state"].get(self.flat_numbers[index], {}), {}
+        for key, value in saved.items():
+            if torch.is_tensor(value) and value.dim() == 1 and value.numel() == flat.size:
+                found[key] = distributed(self.read(name, *row_range(like), key), like)
+            else:
+                found[key] = _own_scalar(key, value)
+        return found
+
+    def whole_rows(self, name, begin, end):
+        """The elements of a parameter that the optimizer does not have: frozen, or of a checkpoint without ZeRO."""
+        if self.by_parameter:
+            part = self.models[0]["frozen_param_fragments"][name].numel()
+            found = torch.cat([each["frozen_param_fragments"][name] for each in
+                               self.models[begin // part:-(-end // part)]] or [torch.empty(0)])
+            return found[begin - begin // part * part:][:end - begin]
+        fragments = self.model.get("frozen_param_fragments") or {}
+        value = fragments[name] if name in fragments else self.model["module"][name]
+        return value.reshape(-1)[begin:end]
+
+    def names(self):
+        """All names of the module's state dict that have values."""
+        buffers = self.model.get("buffer_names") or []
+        if not self.by_parameter:
+            return {**dict.fromkeys(self.model["module"])} | dict.fromkeys(self.values) \
+                | dict.fromkeys(self.model.get("frozen_param_fragments") or ())
+        return dict.fromkeys([*self.values, *(self.model.get("frozen_param_shapes") or ()),
+                              *(self.model.get("shared_params") or ()), *buffers])
+
+
+def _own_scalar(key, value):
+    if key == "step" and not torch.is_tensor(value):
+        return torch.tensor(float(value))
+    return value.clone() if torch.is_tensor(value) else value
+
+
+def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_only):
+    """As DeepSpeedEngine.load_checkpoint. Returns the path and the client's state."""
+    if tag is None:
+        path = os.path.join(load_dir, "latest")
+        if not os.path.isfile(path):
+            logger.warning(f"Unable to find latest file at {path}: pass an explicit checkpoint tag, if it has another one")
+            return None, None
+        with open(path) as file:
+            tag = file.read().strip()
+    _fsdp2._fence_all()
+    saved = Saved(os.path.join(load_dir, str(tag)))
+    _load_module(engine.module, saved, strict)
+    if with_optimizer and engine.optimizer is not None:
+        _load_optimizer(engine.optimizer, saved)
+    model = saved.model
+    engine.loaded_checkpoint_dp_world_size = model["dp_world_size"]
+    taken = ["module"]
+    if not module_only:
+        if with_scheduler and engine.lr_scheduler is not None:
+            engine.lr_scheduler.load_state_dict(model["lr_scheduler"])
+        engine.global_steps, engine.skipped_steps = model["global_steps"], model["skipped_steps"]
+        engine.global_samples = model.get("global_samples", engine.global_steps * engine.train_batch_size())
+        engine.loaded_checkpoint_mp_world_size = model["mp_world_size"]
+        taken += ["skipped_steps", "global_steps", "dp_world_size", "mp_world_size", "data_sampler", "random_ltd"]
+    taken += ["lr_scheduler"] * with_scheduler + ["optimizer"] * with_optimizer
+    dist.barrier()
+    return saved.model_path, {key: value for key, value in model.items() if key not in taken}
+
+
+def _load_module(module, saved, strict):
+    aliases = saved.model.get("shared_params") or {}
+    names, used, missing = saved.names(), set(), []
+    by_parameter = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        by_parameter.setdefault(parameter, []).append(name)
+    with torch.no_grad():
+        for parameter, known in by_parameter.items():
+            name = next((each for each in [aliases.get(each, each) for each in known] + known if each in names), None)
+            used.update(known)
+            if name is None:
+                missing += known
+                continue
+            rows = row_range(parameter)
+            values = saved.read(name, *rows) if name in saved.values else saved.whole_rows(name, *rows)
+            if values.numel() != rows[1] - rows[0]:
+                raise ConfigError(f"{saved.folder}: '{name}' has another shape than {list(parameter.shape)}")
+            parameter._local_tensor.view(-1).copy_(values)
+        whole = module.state_dict(keep_vars=True)
+        for name, value in whole.items():
+            if name in used:
+                continue
+            used.add(name)
+            if name not in saved.model["module"]:
+                missing.append(name)
+            elif torch.is_tensor(value):
+                value.copy_(saved.model["module"][name])
+            else:
+                module.get_submodule(name.rpartition(".")[0]).set_extra_state(saved.model["module"][name])
+    unexpected = [name for name in names if name not in used]
+    if strict and (missing or unexpected):
+        raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__} from {saved.folder}: "
+                           f"Missing key(s): {missing}. Unexpected key(s): {unexpected}.")
+
+
+def _load_optimizer(optimizer, saved):
+    groups = optimizer.param_groups
+    if saved.inner is None:
+        return _load_whole_optimizer(optimizer, saved.model.get("optimizer"), saved)
+    if len(groups) != len(saved.bases[0]["param_groups"]):
+        raise ConfigError(f"{saved.folder}: has {len(saved.bases[0]['param_groups'])} parameter groups, this optimizer "
+                          f"{len(groups)}")
+    known = {}
+    for name, parameter in optimizer.engine.module.named_parameters(remove_duplicate=False):
+        known.setdefault(parameter, []).append(name)
+    for number, (group, other) in enumerate(zip(groups, saved.bases[0]["param_groups"])):
+        for parameter in group["params"]:
+            name = next((each for each in known[parameter] if each in saved.values), None)
+            if name is None:
+                if parameter.requires_grad and parameter.numel():
+                    raise ConfigError(f"{saved.folder}: has no state of the optimizer for '{known[parameter][0]}'")
+                continue
+            if saved.flat_numbers[saved.values[name][3]] not in other["params"]:
+                raise ConfigError(f"{saved.folder}: '{name}' is in another parameter group there than in this optimizer")
+            state = saved.state_of(name, parameter)
+            if state:
+                optimizer.state[parameter] = state
+        group.update({key: value for key, value in other.items() if key in group and key != "params"})
+    if optimizer.dtype is torch.float16:
+        optimizer.loss_scaler = saved.inner["loss_scaler"]
+        optimizer.dynamic_loss_scale = saved.inner["dynamic_loss_scale"]
+
+
+def _load_whole_optimizer(optimizer, found, saved):
+    masters = (found or {}).get("fp32_groups")
+    state = found["optimizer_state_dict"] if masters else found
+    if not state or "param_groups" not in state:
+        raise NotSupportedError(f"{saved.folder}: the optimizer's state is neither that of DeepSpeed's stages 1 to 3, nor that "
+                                "of one of torch's optimizers: load with load_optimizer_states=False")
+    if [len(each["params"]) for each in state["param_groups"]] != [len(each["params"]) for each in optimizer.param_groups]:
+        raise ConfigError(f"{saved.folder}: has other parameter groups than this optimizer")
+    for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
+        for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):
+            own = {key: distributed(rows_of(value, parameter), parameter)
+                   if torch.is_tensor(value) and value.shape == parameter.shape else _own_scalar(key, value)
+                   for key, value in state["state"].get(number, {}).items()}
+            if own:
+                optimizer.state[parameter] = own
+            if masters:
+                with torch.no_grad():
+                    parameter._local_tensor.copy_(rows_of(masters[index][position], parameter))
+        group.update({key: value for key, value in other.items() if key in group and key != "params"})
+    if optimizer.dtype is torch.float16 and masters:
+        vars(optimizer.loss_scaler).update({key: found[key] for key in _SCALER if key in found})

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's optimizers and gradient clipping on the local tensors of DTensors with one layout, with the same results:
+an operation on a small DTensor takes many times as long as the one on its local tensor."""
+
+import collections
+import functools
+import inspect
+import types
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+from torch.optim import optimizer as hooks
+
+# They treat each element of a parameter by itself.
+_OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
+    "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"))))
+
+
+class Places:
+    """What `serve` needs to know. is_row: true for a DTensor parameter of a sharded module; before_step: called before
+    an optimizer changes such parameters; layouts: (mesh, placements, runtime) of the sharded modules."""
+
+    def __init__(self, is_row, before_step, layouts):
+        self.is_row, self.before_step, self.layouts = is_row, before_step, layouts
+
+
+def serve(places):
+    for cls in _OPTIMIZERS:
+        cls.step = _on_locals(cls, cls.step, places)
+    clip = torch.nn.utils.clip_grad
+    for name, wrap in (("_get_total_norm", _total_norm), ("_clip_grads_with_norm_", _clip)):
+        if hasattr(clip, name):
+            setattr(clip, name, wrap(getattr(clip, name), places))
+
+
+# ---- optimizers ----------------------------------------------------------------------------------
+
+
+def _on_locals(cls, step, places):
+    signature = inspect.signature(step)
+
+    @functools.wraps(step)
+    def run(self, *arguments, **keywords):
+        given = signature.bind_partial(self, *arguments, **keywords).arguments
+        if type(self) is not cls or given.get("closure") is not None or not _is_plain(self, places):
+            return step(self, *arguments, **keywords)
+        places.before_step(self)
+        with _Locals(self, places):
+            return step(self, *arguments, **keywords)
+
+    return run
+
+
+def _is_plain(optimizer, places):
+    """False if somebody would see the local tensors, or if other DTensors would have to go with them."""
+    if torch.compiler.is_compiling() or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks \
+            or any(not hook.__module__.startswith("acclaunch.") for hook in (
+                *hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())):
+        return False
+    found = False
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            return False
+        for parameter in group["params"]:
+            if not isinstance(parameter, DTensor):
+                continue
+            found, gradient = True, parameter.grad
+            if not places.is_row(parameter) or not _is_alike(gradient, parameter) or not all(
+                    _is_alike(value, parameter) for key, value in optimizer.state.get(parameter, {}).items()
+                    if key != "step" and isinstance(value, torch.Tensor) and value.dim() > 0):
+                return False
+    return found
+
+
+def _is_alike(value, parameter):
+    return value is None or (isinstance(value, DTensor) and value._spec.placements == parameter._spec.placements
+                             and value._local_tensor.shape == parameter._local_tensor.shape)
+
+
+class _Locals:
+    """An optimizer that holds local tensors in place of DTensors, for a step."""
+
+    def __init__(self, optimizer, places):
+        self.optimizer = optimizer
+
+    def __enter__(self):
+        optimizer = self.optimizer
+        self.parameters = [group["params"] for group in optimizer.param_groups]
+        self.state, optimizer.state = optimizer.state, collections.defaultdict(dict)
+        self.locals = []
+        for group in optimizer.param_groups:
+            group["params"] = [self._local(parameter) for parameter in group["params"]]
+
+    def _local(self, parameter):
+        local = parameter
+        if isinstance(parameter, DTensor):
+            local = torch.nn.Parameter(parameter._local_tensor, parameter.requires_grad)
+            local.grad = None if parameter.grad is None else parameter.grad._local_tensor
+        self.locals.append((parameter, local))
+        if parameter in self.state:
+            self.optimizer.state[local] = {
+                key: value._local_tensor if isinstance(value, DTensor) else value
+                for key, value in self.state[parameter].items()}
+        return local
+
+    def __exit__(self, *_):
+        optimizer, found = self.optimizer, self.optimizer.state
+        optimizer.state = self.state
+        for group, parameters in zip(optimizer.param_groups, self.parameters):
+            group["params"] = parameters
+        for parameter, local in self.locals:
+            if local in found:
+                kept, made = self.state[parameter], found[local]
+                for key in kept.keys() - made.keys():
+                    del kept[key]
+                for key, value in made.items():
+                    if not isinstance(kept.get(key), DTensor) or kept[key]._local_tensor is not value:
+                        kept[key] = _whole(key, value, parameter, local)
+
+
+def _whole(key, value, parameter, local):
+    is_row = isinstance(value, torch.Tensor) and isinstance(parameter, DTensor) and key != "step" \
+        and value.shape == local.shape
+    return DTensor.from_local(value, parameter.device_mesh, parameter.placements, run_check=False,
+                              shape=parameter.shape, stride=parameter.stride()) if is_row else value
+
+
+# ---- clipping ------------------------------------------------------------------------------------
+
+
+def _layout_of(tensors, places):
+    """The layout of sharded modules that all tensors have, or None."""
+    if not tensors or not all(isinstance(each, DTensor) for each in tensors):
+        return None
+    for mesh, placements, runtime in places.layouts():
+        if all(each._spec.mesh == mesh and each._spec.placements == placements for each in tensors):
+            return mesh, runtime
+    return None
+
+
+def _total_norm(original, places):
+    @functools.wraps(original)
+    def run(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        layout = _layout_of(tensors, places)
+        if layout is None or float(norm_type) <= 0:
+            return original(tensors, norm_type, error_if_nonfinite, foreach)
+        mesh, runtime = layout
+        own = original([each._local_tensor for each in tensors if each._local_tensor.numel()], norm_type, False, foreach)
+        every = torch.tensor(runtime.all_gather([float(own)]), dtype=torch.float64).flatten()
+        ranks = mesh.mesh if mesh.ndim == 1 else mesh.mesh[mesh.get_local_rank(0)]
+        total = torch.linalg.vector_norm(every[ranks], float(norm_type)).to(own)
+        if error_if_nonfinite and not total.isfinite():
+            raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so "
+                               "it cannot be clipped. To disable this error and scale the gradients by the non-finite "
+                               "norm anyway, set `error_if_nonfinite=False`")
+        return DTensor.from_local(total, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return run
+
+
+def _clip(original, places):
+    @functools.wraps(original)
+    def run(parameters, max_norm, total_norm, foreach=None):
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        is_total = isinstance(total_norm, DTensor) and all(each.is_replicate() for each in total_norm.placements)
+        if not is_total or _layout_of(gradients, places) is None:
+            return original(parameters, max_norm, total_norm, foreach)
+        return original([types.SimpleNamespace(grad=each._local_tensor) for each in gradients], max_norm,
+                        total_norm._local_tensor, foreach)
+    return run

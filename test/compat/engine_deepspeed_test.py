@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_deepspeed_test.py ACCLAUNCH PACKAGE: trains modules with DeepSpeed's engine and with the one of the engine acc,
+in the same processes, by the same functions. Losses, norms, weights and checkpoints must be equal. Exits with 77
+without DeepSpeed."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+if not all(map(importlib.util.find_spec, ("torch", "deepspeed"))):
+    print("skipped: no DeepSpeed")
+    sys.exit(77)
+
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+DEADLINE = 290  # seconds; far more than a busy machine needs
+WORDS, SIZE = 13, 6
+
+if "RANK" in os.environ:
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+    import deepspeed.comm.torch
+    import torch
+    import torch.distributed as dist
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+    from leave import leave
+    from torch import nn
+    from torch.nn import functional as F
+
+    from acclaunch import _deepspeed
+
+    THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
+    deepspeed.comm.torch.build_shm_op = lambda: None  # compiles C++ code
+    deepspeed.utils.logger.setLevel("ERROR")
+
+    class Block(nn.Module):
+        """A parameter that only some inputs use, and rows that are no multiple of the ranks."""
+
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(SIZE), nn.Linear(SIZE, 13), nn.Linear(13, SIZE)
+            self.rare = nn.Parameter(torch.ones(3, SIZE))
+
+        def forward(self, x, rare=False):
+            y = self.down(F.gelu(self.up(self.norm(x))))
+            return x + y + (self.rare.sum(0) if rare else 0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(WORDS, SIZE)
+            self.blocks = nn.ModuleList(Block() for _ in range(3))
+            self.frozen = nn.Linear(SIZE, SIZE)
+            self.norm = nn.LayerNorm(SIZE)
+            self.head = nn.Linear(SIZE, WORDS, bias=False)
+            self.head.weight = self.embedding.weight
+            self.frozen.requires_grad_(False)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, ids, rare=False):
+            x = self.embedding(ids)
+            for block in self.blocks:
+                x = block(x, rare)
+            self.seen += 1
+            return self.head(self.norm(x + self.frozen(x)))
+
+
+class Trial:
+    """One training with one engine. arguments: of deepspeed.initialize; config: further settings."""
+
+    def __init__(self, engine, stage, arguments=lambda net: {}, **config):
+        deepspeed.DeepSpeedEngine = engine
+        torch.manual_seed(7)
+        self.net = Net()
+        self.generator = torch.Generator().manual_seed(3 + dist.get_rank())
+        self.found = []
+        settings = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
+                    "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": stage}, **config}
+        self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
+            model=self.net, config=settings, **arguments(self.net))
+
+    def note(self, *values):
+        self.found += [float(value) for value in values if value is not None]
+
+    def loss(self, **keywords):
+        ids = torch.randint(WORDS, (2, 5), generator=self.generator)
+        return F.cross_entropy(self.engine(ids, **keywords).flatten(0, 1).float(), ids.flatten())
+
+    def train(self, micro_steps=6, rare_from=3):
+        """DeepSpeed's stage 3 takes the last gradient of a parameter again when the parameter is not used any more."""
+        for number in range(micro_steps):
+            loss = self.loss(rare=number >= rare_from)
+            self.note(self.engine.backward(loss))
+            self.engine.step()
+            self.note(loss, self.engine.global_steps, self.engine.skipped_steps, *self.engine.get_lr())
+            if self.engine.zero_optimization() and self.engine.was_step_applied():
+                self.note(self.engine.get_global_grad_norm())
+        with torch.no_grad():
+            self.engine.eval()
+            self.note(self.loss())
+            self.engine.train()
+
+
+ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 4}}}
+BF16 = {"bf16": {"enabled": True}}
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 1},  # three overflows
+        "communication_data_type": "fp32", "gradient_accumulation_steps": 1}
+
+
+def grouped(net):
+    """An optimizer and a schedule of the program, made before."""
+    trained = [each for each in net.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": [each for each in trained if each.dim() > 1], "weight_decay": 0.3},
+                                   {"params": [each for each in trained if each.dim() == 1], "lr": 2e-2}], lr=1e-2)
+    return {"optimizer": optimizer,
+            "lr_scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))}
+
+
+def called(net):
+    return {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+            "model_parameters": [each for each in net.parameters() if each.requires_grad]}
+
+
+# ---- cases: functions of a Trial ------------------------------------------------------------------
+
+def plain(trial):
+    trial.train()
+
+
+def boundaries(trial):
+    """The program decides when a step is due, and scales the loss itself."""
+    for last in (False, False, True, True):
+        trial.engine.set_gradient_accumulation_boundary(last)
+        loss = trial.loss()
+        trial.engine.backward(loss / 3, scale_wrt_gas=False)
+        if last:
+            trial.engine.step()
+        trial.note(loss)
+
+
+def without_sync(trial):
+    for number in range(6):
+        trial.engine.set_gradient_accumulation_boundary(number % 2 == 1)
+        with trial.engine.no_sync() if number % 2 == 0 else contextlib.nullcontext():
+            loss = trial.loss()
+            trial.engine.backward(loss)
+        if number % 2:
+            trial.engine.step()
+        trial.note(loss)
+
+
+def direct(trial):
+    """Backwards of the loss itself, as in a program for DDP."""
+    for _ in range(4):
+        loss = trial.loss()
+        loss.backward()
+        trial.engine.step()
+        trial.note(loss, trial.engine.global_steps, trial.engine.get_global_grad_norm())
+
+
+CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
+         + [("bf16", stage, plain, {**ADAM, **BF16}, None, 1e-2) for stage in range(4)]
+         + [("fp16", 2, plain, {**ADAM, **FP16}, None, 1e-2),
+            ("fp16", 3, plain, {**ADAM, "fp16": {"enabled": True, "loss_scale": 128}}, None, 1e-2)]
+         + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
+         + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
+            ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5)])
+
+
+def weights(trial):
+    """All weights, by name, in one array of each rank."""
+    return {name: _deepspeed._whole_of(value).float() for name, value in trial.engine.module.named_parameters()}
+
+
+def travels(stage, folder, config):
+    """What one engine has saved, the other resumes from; DeepSpeed's script merges it."""
+    arguments = lambda net: {"model_parameters": net.parameters()}  # noqa: E731
+    straight = Trial(THEIRS, stage, arguments, **config)
+    straight.train(4, rare_from=0)
+    straight.train(4, rare_from=0)
+    for number, (one, other) in enumerate(((OURS, THEIRS), (THEIRS, OURS), (OURS, OURS))):
+        trial, path = Trial(one, stage, arguments, **config), f"{folder}/{number}"
+        trial.train(4, rare_from=0)
+        trial.engine.save_checkpoint(path, client_state={"note": number})
+        assert sorted(os.listdir(path))[:2] == ["global_step2", "latest"], os.listdir(path)
+        if one is OURS and stage > 0:
+            with contextlib.redirect_stdout(io.StringIO()):
+                merged = get_fp32_state_dict_from_zero_checkpoint(path)
+            for name, value in weights(trial).items():
+                is_left_out = stage == 1 and name.startswith("frozen.")  # by DeepSpeed too
+                assert is_left_out or torch.equal(merged[name], value), name
+        resumed = Trial(other, stage, arguments, **config)
+        resumed.generator = trial.generator
+        loaded, client = resumed.engine.load_checkpoint(path)
+        assert loaded is not None and client["note"] == number, (loaded, client)
+        resumed.train(4, rare_from=0)
+        expect_equal(("travels", stage, number), trial.found + resumed.found, straight.found, 1e-5 if not config.get(
+            "bf16") else 1e-2)
+
+
+def expect_equal(what, ours, theirs, tolerance):
+    assert len(ours) == len(theirs), (what, ours, theirs)
+    for number, (a, b) in enumerate(zip(ours, theirs)):
+        assert a == b or abs(a - b) <= tolerance * max(1.0, abs(b)), (what, number, ours, theirs)
+
+
+def worker(folder):
+    import deepspeed  # noqa: F401
+    torch.set_num_threads(1)
+    deepspeed.init_distributed("gloo")
+    only = os.environ.get("ONLY", "")
+    failed = []
+    for name, stage, case, config, arguments, tolerance in CASES:
+        if only not in f"{name}{stage}":
+            continue
+        trials = [Trial(engine, stage, arguments or (lambda net: {"model_parameters": net.parameters()}), **config)
+                  for engine in (THEIRS, OURS)]
+        for trial in trials:
+            case(trial)
+        try:
+            expect_equal((name, stage), trials[1].found, trials[0].found, tolerance)
+        except AssertionError as error:
+            failed.append(name)
+            if dist.get_rank() == 0:
+                print(error, flush=True)
+    for stage, config in ((0, ADAM), (1, ADAM), (2, ADAM | BF16), (3, ADAM)):
+        if only in f"travels{stage}":
+            travels(stage, f"{folder}/{stage}", config)
+    assert not failed
+    print("trained", flush=True)
+    leave()
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    for ranks in (2,):
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload", "torch._dynamo",
+                                  os.path.abspath(__file__), folder],
+                                 env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                                 capture_output=True, text=True, timeout=DEADLINE)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert run.stdout.count("trained") == ranks, run.stdout
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
