@@ -75,7 +75,8 @@ def _refused_of(config, device):
         yield f"zero_optimization.{name}", bool(getattr(zero_config, name, None))
     yield "zero_optimization.mics_shard_size", (section.get("mics_shard_size") or -1) > 0
     for name, part in offload.items():
-        where = str(getattr(getattr(part, "device", None), "value", "none"))
+        where = getattr(part, "device", "none")
+        where = str(getattr(where, "value", where))
         yield f"zero_optimization.{name} to {where}", where != "none" and (where != "cpu" or device != "cpu")
     yield "zero_optimization.offload_optimizer.super_offload", getattr(zero_config.offload_optimizer, "super_offload",
                                                                        False)
@@ -541,7 +542,8 @@ def serve(module):
         _refuse_other_engines(self, *arguments, **keywords)
 
     DeepSpeedEngine.__init__ = init
-    module.comm.torch.build_shm_op = lambda: None  # compiles collectives in C++ that nothing here calls
+    # It compiles collectives in C++ that nothing here calls. deepspeed.comm.torch is torch itself.
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     module.DeepSpeedEngine = Engine
     for each in (zero, zero.partition_parameters):
         each.Init, each.GatheredParameters = Init, GatheredParameters

@@ -21,9 +21,7 @@ DEADLINE = 290  # seconds; far more than a busy machine needs
 WORDS, SIZE = 13, 6
 
 if "RANK" in os.environ:
-    os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
-    import deepspeed.comm.torch
     import torch
     import torch.distributed as dist
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -34,7 +32,7 @@ if "RANK" in os.environ:
     from acclaunch import _deepspeed
 
     THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
-    deepspeed.comm.torch.build_shm_op = lambda: None  # compiles C++ code
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiles C++ code
     deepspeed.utils.logger.setLevel("ERROR")
 
     class Block(nn.Module):
@@ -72,7 +70,7 @@ if "RANK" in os.environ:
 class Trial:
     """One training with one engine. arguments: of deepspeed.initialize; config: further settings."""
 
-    def __init__(self, engine, stage, arguments=lambda net: {}, **config):
+    def __init__(self, engine, stage, arguments=lambda net: {"model_parameters": net.parameters()}, **config):
         deepspeed.DeepSpeedEngine = engine
         torch.manual_seed(7)
         self.net = Net()
@@ -110,6 +108,8 @@ ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.
 BF16 = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 1},  # three overflows
         "communication_data_type": "fp32", "gradient_accumulation_steps": 1}
+
+TRAVELS = ((0, ADAM), (1, ADAM), (2, ADAM | BF16), (3, ADAM))  # stages, in which checkpoints are exchanged
 
 
 def grouped(net):
@@ -177,14 +177,94 @@ def weights(trial):
     return {name: _deepspeed._whole_of(value).float() for name, value in trial.engine.module.named_parameters()}
 
 
+def contents(trial):
+    """Weights and moments, whole. Collective."""
+    states = trial.optimizer.state
+    return weights(trial) | {f"{key} of {name}": _deepspeed._whole_of(value).float()
+                             for name, parameter in trial.engine.module.named_parameters() if parameter in states
+                             for key, value in states[parameter].items()}
+
+
+def keep(trial, path):
+    whole = contents(trial)
+    if dist.get_rank() == 0:
+        torch.save(whole, path)
+
+
+def elsewhere(folder):
+    """What two ranks have saved, this number of ranks loads."""
+    for stage, config in TRAVELS:
+        for number in (1, 2) if stage > 0 else ():
+            trial, path = Trial(OURS, stage, **config), f"{folder}/{stage}/{number}"
+            trial.engine.load_checkpoint(path, tag="global_step2")
+            expected, found = torch.load(f"{path}/reference"), contents(trial)
+            assert len(found) > 20 and sorted(found) == sorted(expected), (sorted(found), sorted(expected))
+            for name, value in expected.items():
+                assert torch.equal(found[name], value), (stage, number, name)
+            assert trial.engine.global_steps == 2
+            trial.train(2)
+
+
+def gathered():
+    """zero.Init and zero.GatheredParameters, and whole state dicts in stage 2."""
+    torch.manual_seed(dist.get_rank())
+    with _deepspeed.Init(config_dict_or_path={}):
+        net = Net()
+    with _deepspeed.GatheredParameters(list(net.parameters()), modifier_rank=1):
+        if dist.get_rank() == 1:
+            nn.init.constant_(net.norm.weight, 3.0)
+    assert net.norm.weight.sum() == 3 * SIZE
+    for stage in (2, 3):
+        trial = Trial(OURS, stage, **ADAM)
+        trial.train(2)
+        before = weights(trial)
+        block = trial.engine.module.blocks[1]
+        with _deepspeed.GatheredParameters(list(block.parameters()), modifier_rank=0):
+            assert torch.equal(block.up.weight, before["blocks.1.up.weight"])
+            if dist.get_rank() == 0:
+                nn.init.constant_(block.up.weight, 0.5)
+        after = weights(trial)
+        for name in before:
+            changed = torch.full((13, SIZE), 0.5) if name == "blocks.1.up.weight" else before[name]
+            assert torch.equal(after[name], changed), name
+        trial.train(2)
+        if stage == 2:
+            whole = trial.engine.module.state_dict()
+            assert whole["head.weight"] is whole["embedding.weight"] and whole["seen"] == trial.net.seen
+            assert all(torch.equal(whole[name], value) for name, value in weights(trial).items())
+            trial.engine.module.load_state_dict({name: value * 0 + 1 for name, value in whole.items()})
+            assert all((value == 1).all() for value in weights(trial).values())
+        else:
+            whole = trial.engine._zero3_consolidated_16bit_state_dict()
+            assert (whole is None) == (dist.get_rank() > 0)
+
+
+REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
+           ({"autotuning": {"enabled": True}}, "autotuning"),
+           ({"gradient_allreduce_op": "sum"}, "gradient_allreduce_op"),
+           ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
+           ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights"),
+           ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "offload_param"))
+
+
+def refused():
+    from acclaunch._library import NotSupportedError
+    for config, word in REFUSED:
+        try:
+            Trial(OURS, 2, **config)
+        except NotSupportedError as error:
+            assert word in str(error), error
+        else:
+            raise AssertionError(f"nothing refused: {config}")
+
+
 def travels(stage, folder, config):
     """What one engine has saved, the other resumes from; DeepSpeed's script merges it."""
-    arguments = lambda net: {"model_parameters": net.parameters()}  # noqa: E731
-    straight = Trial(THEIRS, stage, arguments, **config)
+    straight = Trial(THEIRS, stage, **config)
     straight.train(4, rare_from=0)
     straight.train(4, rare_from=0)
     for number, (one, other) in enumerate(((OURS, THEIRS), (THEIRS, OURS), (OURS, OURS))):
-        trial, path = Trial(one, stage, arguments, **config), f"{folder}/{number}"
+        trial, path = Trial(one, stage, **config), f"{folder}/{number}"
         trial.train(4, rare_from=0)
         trial.engine.save_checkpoint(path, client_state={"note": number})
         assert sorted(os.listdir(path))[:2] == ["global_step2", "latest"], os.listdir(path)
@@ -194,10 +274,12 @@ def travels(stage, folder, config):
             for name, value in weights(trial).items():
                 is_left_out = stage == 1 and name.startswith("frozen.")  # by DeepSpeed too
                 assert is_left_out or torch.equal(merged[name], value), name
-        resumed = Trial(other, stage, arguments, **config)
+        resumed = Trial(other, stage, **config)
         resumed.generator = trial.generator
         loaded, client = resumed.engine.load_checkpoint(path)
         assert loaded is not None and client["note"] == number, (loaded, client)
+        if other is OURS:
+            keep(resumed, f"{path}/reference")
         resumed.train(4, rare_from=0)
         expect_equal(("travels", stage, number), trial.found + resumed.found, straight.found, 1e-5 if not config.get(
             "bf16") else 1e-2)
@@ -213,13 +295,17 @@ def worker(folder):
     import deepspeed  # noqa: F401
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
+    if dist.get_world_size() != 2:
+        elsewhere(folder)
+        print("trained", flush=True)
+        leave()
     only = os.environ.get("ONLY", "")
     failed = []
     for name, stage, case, config, arguments, tolerance in CASES:
         if only not in f"{name}{stage}":
             continue
-        trials = [Trial(engine, stage, arguments or (lambda net: {"model_parameters": net.parameters()}), **config)
-                  for engine in (THEIRS, OURS)]
+        more = {} if arguments is None else {"arguments": arguments}
+        trials = [Trial(engine, stage, **more, **config) for engine in (THEIRS, OURS)]
         for trial in trials:
             case(trial)
         try:
@@ -228,7 +314,10 @@ def worker(folder):
             failed.append(name)
             if dist.get_rank() == 0:
                 print(error, flush=True)
-    for stage, config in ((0, ADAM), (1, ADAM), (2, ADAM | BF16), (3, ADAM)):
+    if only in "other":
+        gathered()
+        refused()
+    for stage, config in TRAVELS:
         if only in f"travels{stage}":
             travels(stage, f"{folder}/{stage}", config)
     assert not failed
@@ -238,14 +327,15 @@ def worker(folder):
 
 def main():
     acclaunch, package = sys.argv[1:]
-    for ranks in (2,):
-        with tempfile.TemporaryDirectory() as folder:
-            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload", "torch._dynamo",
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in (2, 3):
+            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload", "torch._dynamo,deepspeed",
                                   os.path.abspath(__file__), folder],
-                                 env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                                 env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                                   "DS_ACCELERATOR": "cpu"},
                                  capture_output=True, text=True, timeout=DEADLINE)
-        assert run.returncode == 0, run.stdout + run.stderr
-        assert run.stdout.count("trained") == ranks, run.stdout
+            assert run.returncode == 0, run.stdout + run.stderr
+            assert run.stdout.count("trained") == ranks, run.stdout
 
 
 if __name__ == "__main__":
