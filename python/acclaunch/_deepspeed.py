@@ -35,6 +35,10 @@ def _refuse(what):
                             "the program on DeepSpeed's engine")
 
 
+def _refusing(what):
+    return lambda *_, **__: _refuse(what)
+
+
 # ---- what the configuration asks for --------------------------------------------------------------
 
 _OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")  # besides those of torch.optim
@@ -121,7 +125,7 @@ def _replacements(module, shard):
 class Lion(torch.optim.Optimizer):
     """Lion (arXiv 2302.06675) with DeepSpeed's defaults."""
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -304,8 +308,6 @@ class Engine(DeepSpeedEngine):
     def __init__(self, args, model, *arguments, config_class=None, **keywords):
         if keywords.get("mpu") is not None or keywords.get("mesh_device") is not None:
             _refuse("deepspeed.initialize with mpu or mesh_param")
-        if model is not None and isinstance(model, deepspeed.PipelineModule):
-            _refuse("a PipelineModule")
         device = deepspeed.get_accelerator().device_name()
         for what, is_given in _refused_of(config_class, device):
             if is_given:
@@ -462,9 +464,7 @@ class Engine(DeepSpeedEngine):
 
 
 for _name in ("compile", "offload_states", "reload_states", "load_module_state_dict", "load_moe_state_dict"):
-    def _refused(*_, name=_name, **__):
-        _refuse(f"DeepSpeedEngine.{name}")
-    setattr(Engine, _name, _refused)
+    setattr(Engine, _name, _refusing(f"DeepSpeedEngine.{_name}"))
 
 _engines = weakref.WeakSet()
 
@@ -527,11 +527,23 @@ def _whole_of(value):
     return value.detach().full_tensor() if isinstance(value, DTensor) else value
 
 
-def _full_optimizer_state(param, optim_state_key):
-    for engine in _engines:
-        if engine.optimizer is not None and param in engine.optimizer.state:
-            return _whole_of(engine.optimizer.state[param].get(optim_state_key))
-    return None
+def _state_of(parameter):
+    return next((engine.optimizer.state[parameter] for engine in _engines
+                 if engine.optimizer is not None and parameter in engine.optimizer.state), {})
+
+
+def _set_rows(target, value):
+    with torch.no_grad():
+        target._local_tensor.copy_(_deepspeed_files.rows_of(value, target))
+
+
+# The functions of deepspeed.utils for a parameter's parts. Those that are not here are refused.
+_SAFE = {"safe_get_full_fp32_param": _whole_of, "safe_get_full_grad": lambda param: _whole_of(param.grad),
+         "safe_get_full_optimizer_state": lambda param, optim_state_key: _whole_of(_state_of(param).get(optim_state_key)),
+         "safe_set_full_fp32_param": lambda param, value: _set_rows(param, value),
+         "safe_set_full_grad": lambda param, value: _set_rows(param.grad, value),
+         "safe_set_full_optimizer_state": lambda param, value, optim_state_key: _set_rows(
+             _state_of(param)[optim_state_key], value)}
 
 
 def serve(module):
@@ -549,7 +561,11 @@ def serve(module):
         each.Init, each.GatheredParameters = Init, GatheredParameters
         each.register_external_parameter = lambda *_: None
         each.unregister_external_parameter = lambda *_: None
-    for each in (module.utils, module.utils.tensor_fragment):
-        each.safe_get_full_fp32_param = _whole_of
-        each.safe_get_full_grad = lambda param: _whole_of(param.grad)
-        each.safe_get_full_optimizer_state = _full_optimizer_state
+    fragments = sys.modules["deepspeed.utils.tensor_fragment"]
+    for name in [name for name in vars(fragments) if name.startswith("safe_")]:
+        function = _SAFE.get(name) or _refusing(f"deepspeed.utils.{name}")
+        setattr(fragments, name, function)
+        if hasattr(module.utils, name):
+            setattr(module.utils, name, function)
+    if not module.__version__.startswith("0.19."):
+        print(f"acclaunch: engine acc: DeepSpeed {module.__version__} is not known, only 0.19", file=sys.stderr, flush=True)

@@ -154,6 +154,20 @@ def without_sync(trial):
         trial.note(loss)
 
 
+def loaded(trial):
+    """DeepSpeed's data loader, which the engine made."""
+    for ids, in trial.engine.training_dataloader:
+        loss = F.cross_entropy(trial.engine(ids).flatten(0, 1), ids.flatten())
+        trial.engine.backward(loss)
+        trial.engine.step()
+        trial.note(loss, trial.engine.global_samples)
+
+
+def with_data(net):
+    return {"model_parameters": net.parameters(), "training_data": torch.utils.data.TensorDataset(
+        torch.arange(90).view(18, 5) % WORDS)}
+
+
 def direct(trial):
     """Backwards of the loss itself, as in a program for DDP."""
     for _ in range(4):
@@ -169,7 +183,8 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("fp16", 3, plain, {**ADAM, "fp16": {"enabled": True, "loss_scale": 128}}, None, 1e-2)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
-            ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5)])
+            ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5),
+            ("data", 2, loaded, ADAM, with_data, 1e-5)])
 
 
 def weights(trial):
