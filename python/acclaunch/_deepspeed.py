@@ -415,6 +415,12 @@ class Engine(DeepSpeedEngine):
         self._choose_reduction()
         return super().backward(loss, **keywords)
 
+    def zero_grad(self):
+        super().zero_grad()
+        unit = _fsdp2.state_of(self.module).unit
+        if unit is not None and unit.model.has_gradients:  # of backwards without reduction
+            unit.model.zero_grad()
+
     @contextlib.contextmanager
     def coalesce_grad_reduction(self):
         """Without effect on results: each backward reduces its gradients."""

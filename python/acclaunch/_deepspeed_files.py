@@ -133,6 +133,7 @@ def complete_or_absent(engine, save_dir, tag, save_latest):
     if writes:
         old = f"{target}.acc-old"
         if os.path.isdir(target):
+            shutil.rmtree(old, ignore_errors=True)  # of a job that was killed here
             os.rename(target, old)
         os.rename(made, target)
         if os.path.isdir(old):
@@ -347,11 +348,11 @@ class Saved:
             flat = Flat([shape.numel() for shape in shapes.values()], self.ranks, self.by_parameter,
                         None if self.by_parameter else alignments[index])
             parts = [each[flats_key][index] for each in optimizers]
-            found = sum(part.numel() for part in parts)
-            if not flat.total <= found <= flat.size * self.ranks and not self.by_parameter \
-                    or self.by_parameter and found != flat.size * self.ranks:
-                raise ConfigError(f"{self.folder}: the files of the ranks have {found} elements of group {index}, "
-                                  f"expected {flat.total}")
+            lengths = [part.numel() + (0 if self.by_parameter else each["group_paddings"][index])
+                       for part, each in zip(parts, optimizers)]
+            if set(lengths) != {flat.size}:
+                raise ConfigError(f"{self.folder}: the files of the ranks have {lengths} elements of group {index}, expected "
+                                  f"{flat.size} in each")
             for number, name in enumerate(shapes):
                 self.values[name] = flat, number, parts, index
 
@@ -379,10 +380,12 @@ class Saved:
 
     def whole_rows(self, name, begin, end):
         """The elements of a parameter that the optimizer does not have: frozen, or of a checkpoint without ZeRO."""
+        if begin == end:
+            return torch.empty(0)
         if self.by_parameter:
             part = self.models[0]["frozen_param_fragments"][name].numel()
             found = torch.cat([each["frozen_param_fragments"][name] for each in
-                               self.models[begin // part:-(-end // part)]] or [torch.empty(0)])
+                               self.models[begin // part:-(-end // part)]])
             return found[begin - begin // part * part:][:end - begin]
         fragments = self.model.get("frozen_param_fragments") or {}
         value = fragments[name] if name in fragments else self.model["module"][name]

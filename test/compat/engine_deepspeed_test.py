@@ -143,6 +143,17 @@ def boundaries(trial):
         trial.note(loss)
 
 
+def dropped(trial):
+    """Gradients of the first micro-step of each step are dropped."""
+    for number in range(4):
+        trial.note(trial.loss())
+        trial.engine.backward(trial.loss(rare=True))
+        if number % 2 == 0:
+            trial.engine.zero_grad()
+        trial.engine.step()
+        trial.note(sum(value.sum() for value in weights(trial).values()))
+
+
 def without_sync(trial):
     for number in range(6):
         trial.engine.set_gradient_accumulation_boundary(number % 2 == 1)
@@ -184,7 +195,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
             ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5),
-            ("data", 2, loaded, ADAM, with_data, 1e-5)])
+            ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5)])
 
 
 def weights(trial):
