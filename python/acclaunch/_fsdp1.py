@@ -169,7 +169,9 @@ class _Flat:
     def data(self, dtype):
         for each in self._parameters:
             if each.is_floating_point():
-                each.data = each.data.to(dtype)
+                made = each.detach().to(dtype)
+                each.data = made
+                each._spec, each._local_tensor = made._spec, made._local_tensor
 
 
 # ---- the class -----------------------------------------------------------------------------------

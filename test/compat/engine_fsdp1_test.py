@@ -139,6 +139,18 @@ def low_precision(trial):
         trial.note(net.seen.dtype is low, net.state_dict()["seen"].dtype is torch.float32)
 
 
+def widened(trial):
+    """Accelerate makes the flat parameters of a model in low precision float32."""
+    net = trial.sharded(Net(tied=False).bfloat16(), mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+    for each in FSDP.fsdp_modules(net):
+        flat = each._flat_param
+        if each._has_params and flat.dtype is not torch.float32 and flat.requires_grad:
+            flat.data = flat.data.to(torch.float32)
+            each._handle._orig_param_dtype = torch.float32
+    trial.steps(net)
+    trial.note(net.state_dict()["head.weight"].dtype is torch.float32)
+
+
 def ignored(trial):
     for name in ("ignored_modules", "ignored_states"):
         net = Net(tied=False)
@@ -292,9 +304,9 @@ def scaled(trial):
     trial.note_weights(net)
 
 
-CASES = {strategies: 1e-5, policies: 1e-5, by_hand: 1e-5, accumulation: 1e-5, low_precision: 1e-2, ignored: 1e-5,
-         made_empty: 1e-5, from_rank_0: 1e-5, optimizer_before: 1e-5, checkpoints_activations: 1e-5, summoned: 1e-5,
-         state_dicts: 1e-5, scaled: 1e-5}
+CASES = {strategies: 1e-5, policies: 1e-5, by_hand: 1e-5, accumulation: 1e-5, low_precision: 1e-2, widened: 1e-2,
+         ignored: 1e-5, made_empty: 1e-5, from_rank_0: 1e-5, optimizer_before: 1e-5, checkpoints_activations: 1e-5,
+         summoned: 1e-5, state_dicts: 1e-5, scaled: 1e-5}
 
 
 def groups(trial):
