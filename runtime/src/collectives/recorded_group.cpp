@@ -171,6 +171,7 @@ class RecordedGroup final : public ProcessGroup {
   }
   void after(const std::shared_ptr<device::Event>& event) override { inner_->after(event); }
 
+  void defer_posts(bool defer) override { inner_->defer_posts(defer); }
   /// The caller may not see the error: scopes of units make progress in their destructors.
   void progress() override {
     try {

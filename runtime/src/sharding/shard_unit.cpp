@@ -193,7 +193,9 @@ void ShardUnit::trace_end() {
 void ShardUnit::close_gradients() {
   const int wanted = context_.settings.sharding.gradient_accumulation_steps;
   const bool last = uses().micro_steps >= wanted || wanted == 1;
+  context_.groups.shard->defer_posts(true);
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
+  context_.groups.shard->defer_posts(false);
   // As in FSDP, strategies that keep weights from forward to backward keep them under no_sync until
   // the micro-step that reduces.
   const bool stays = counters_.no_sync_depth > 0 && !context_.on.reshard_after_forward;

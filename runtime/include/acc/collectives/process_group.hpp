@@ -125,6 +125,9 @@ class ProcessGroup {
   /// A collective without data; complete when every rank has issued it.
   virtual WorkPtr barrier() = 0;
 
+  /// defer: true lets the peers learn of the collectives that are issued from now on together, when
+  /// it is false again or this rank waits for one of them: each of them may wake sleeping peers.
+  virtual void defer_posts(bool defer) { static_cast<void>(defer); }
   /// Advances the collectives under way without blocking.
   virtual void progress() = 0;
   /// Returns the reason why this group has failed (aborted, a peer is dead), or nothing. Does not

@@ -49,6 +49,7 @@ class HierarchicalGroup final : public ProcessGroup {
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
 
+  void defer_posts(bool defer) override { local_.defer_posts(defer); }
   void progress() override;
   std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;

@@ -123,10 +123,25 @@ WorkPtr ShmGroup::issue(OpDescriptor descriptor, std::function<void()> execute, 
   issued_ = sequence;
   descriptor.sequence = sequence;
   channel_.own().ring[sequence % kDescriptorRing] = descriptor;
-  ShmChannel::advance(channel_.own().posted, sequence);  // publishes descriptor and input
+  if (!defers_) {
+    post();
+  }
   auto op = std::make_shared<Op>(this, sequence, std::move(execute), blocking, result_needs_all);
   pending_.push_back(op);
   return op;
+}
+
+void ShmGroup::post() {
+  if (channel_.own().posted.value.load(std::memory_order_relaxed) != issued_) {
+    ShmChannel::advance(channel_.own().posted, issued_);
+  }
+}
+
+void ShmGroup::defer_posts(bool defer) {
+  defers_ = defer;
+  if (!defer) {
+    post();
+  }
 }
 
 void ShmGroup::fail_different(std::uint32_t sequence) {
@@ -160,6 +175,7 @@ void ShmGroup::await_finished(std::uint32_t sequence) {
 }
 
 void ShmGroup::complete_through(std::uint32_t sequence) {
+  post();
   while (static_cast<std::int32_t>(completed_ - sequence) < 0) {
     const OpPtr op = pending_.front();
     // A collective that every rank has posted may still complete after a peer's abort. After this

@@ -57,6 +57,7 @@ class ShmGroup final : public ProcessGroup {
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
 
+  void defer_posts(bool defer) override;
   void progress() override;
   std::optional<std::string> failure() const override { return channel_.failure(); }
   void abort(const std::string& reason) noexcept override { channel_.abort(reason); }
@@ -85,6 +86,8 @@ class ShmGroup final : public ProcessGroup {
   /// If `result_needs_all`, the result is complete only when all ranks have finished.
   WorkPtr issue(OpDescriptor descriptor, std::function<void()> execute, bool blocking,
                 bool result_needs_all = false);
+  /// Publishes the descriptors and inputs of all collectives issued so far.
+  void post();
   /// Executes pending collectives in order, up to and including number `sequence`.
   void complete_through(std::uint32_t sequence);
   /// Waits until all ranks have posted collective `sequence`, and fails if their calls differ.
@@ -121,7 +124,8 @@ class ShmGroup final : public ProcessGroup {
   ShmChannel channel_;
   StagingChunks staging_{channel_};
   bool share_gathered_;
-  std::uint32_t issued_ = 0;     ///< number of the last collective posted
+  std::uint32_t issued_ = 0;     ///< number of the last collective issued
+  bool defers_ = false;          ///< `issue` does not post
   std::uint32_t completed_ = 0;  ///< number of the last collective executed
   std::int32_t next_segment_ = 0;
   std::deque<OpPtr> pending_;    ///< posted and not executed, in order
