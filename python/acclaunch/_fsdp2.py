@@ -22,6 +22,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from acclaunch import _local
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
@@ -426,6 +427,10 @@ def _give_slots(module, states):
             if not isinstance(parameter, DTensor):
                 raise InvalidArgumentError(f"parameter '{prefix}.{attribute}' was put into the module after "
                                            "fully_shard, which has not sharded it: change the module before")
+            local = parameter._local_tensor
+            if is_traceable_wrapper_subclass(local) or hasattr(local, "fsdp_pre_all_gather"):
+                raise NotSupportedError(f"parameter '{prefix}.{attribute}' is a {type(local).__name__} with functions "
+                                        "of its own for gathering or computing, which the engine acc does not support")
             slots = places.setdefault(parameter, [])
             if (part, attribute) not in slots:
                 slots.append((part, attribute))

@@ -551,6 +551,13 @@ def refused(mesh, shard):
 
     expect(InvalidArgumentError, "'head.bias' was put into the module after fully_shard", put_in_later)
 
+    def gathers_itself():
+        changed = net()
+        changed.head.weight._local_tensor.fsdp_pre_all_gather = lambda *_: None
+        changed(ids)
+
+    expect(NotSupportedError, "'head.weight' is a Tensor with functions of its own for gathering", gathers_itself)
+
     def replaced():
         changed = net()
         changed(ids)
