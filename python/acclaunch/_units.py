@@ -43,8 +43,8 @@ def accumulation_of(parameter):
 
 
 def map_tensors(function, value):
-    """The value with function(tensor) in place of each tensor in tuples, lists, dictionaries and dataclasses. Containers
-    in which nothing changes stay the same objects: a module may append to a list that it is given."""
+    """The value with function(tensor) in place of each tensor in tuples, lists, dictionaries and dataclasses.
+    Containers in which nothing changes stay the same objects: a module may append to a list that it is given."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (tuple, list)):
