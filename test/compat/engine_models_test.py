@@ -260,7 +260,7 @@ def compare(name, engines, mesh, options, folder):
     import torch.distributed.checkpoint as dcp
 
     dtype = torch.float32
-    tolerance = 1e-5 if options.dtype == "float32" else 5e-3
+    tolerance = 1e-5 if options.dtype == "float32" else 2e-2  # some losses are bfloat16, of 8 bits
     ours, theirs = (Training(name, engine, mesh, dtype) for engine in engines)
     if options.resume:
         state = ours.state()
