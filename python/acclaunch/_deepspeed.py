@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's engine on the runtime, for `--engine acc`.
 
-`deepspeed.initialize`, its configuration, data loader, schedules, counters and checkpoint files stay DeepSpeed's own: the
-engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.fully_shard`, and whose optimizer updates this rank's
-rows, which are the fp32 master weights. ZeRO 3 frees the gathered parameters after each use, 1 and 2 keep them,
+`deepspeed.initialize`, its configuration, data loader, schedules, counters and checkpoint files stay DeepSpeed's own:
+the engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.fully_shard`, and whose optimizer updates this
+rank's rows, which are the fp32 master weights. ZeRO 3 frees the gathered parameters after each use, 1 and 2 keep them,
 stage 0 shards over one rank."""
 
 import contextlib
@@ -23,7 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from acclaunch import _deepspeed_files, _fsdp2
-from acclaunch._library import InvalidArgumentError, NotSupportedError
+from acclaunch._library import NotSupportedError
 from acclaunch._sharding import _candidates
 from acclaunch._units import put
 
@@ -41,7 +41,6 @@ def _refusing(what):
 
 # ---- what the configuration asks for --------------------------------------------------------------
 
-_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")  # besides those of torch.optim
 _FOREIGN = ("lamb", "onebitadam", "onebitlamb", "zerooneadam", "muadam", "muadamw", "musgd", "muon")
 
 
@@ -183,8 +182,8 @@ def _moved(parameter, replaced):
         return replaced[id(parameter)][1]
     if any(new is parameter for _, new in replaced.values()):
         return parameter
-    raise NotSupportedError(f"deepspeed.initialize: the optimizer has a parameter of shape {list(parameter.shape)} that is "
-                            "not one of the model's; the engine acc updates only those")
+    raise NotSupportedError(f"deepspeed.initialize: the optimizer has a parameter of shape {list(parameter.shape)} "
+                            "that is not one of the model's; the engine acc updates only those")
 
 
 class Optimizer(ZeROOptimizer):
@@ -336,8 +335,8 @@ class Engine(DeepSpeedEngine):
         for name, parameter in model.named_parameters():
             if parameter.dtype.is_floating_point:
                 if self.compute_dtype is torch.float32 and parameter.dtype is not torch.float32:
-                    raise ValueError(f"fp32 is enabled but parameter '{name}' is {parameter.dtype}: enable fp16 or bf16 "
-                                     "in the configuration, or load the model in float32")
+                    raise ValueError(f"fp32 is enabled but parameter '{name}' is {parameter.dtype}: enable fp16 or "
+                                     "bf16 in the configuration, or load the model in float32")
                 parameter.data = parameter.data.float()
         self.replaced = _replacements(model, lambda: self._shard(model))
         if self.zero_optimization_stage() < 3:
@@ -545,7 +544,8 @@ def _set_rows(target, value):
 
 # The functions of deepspeed.utils for a parameter's parts. Those that are not here are refused.
 _SAFE = {"safe_get_full_fp32_param": _whole_of, "safe_get_full_grad": lambda param: _whole_of(param.grad),
-         "safe_get_full_optimizer_state": lambda param, optim_state_key: _whole_of(_state_of(param).get(optim_state_key)),
+         "safe_get_full_optimizer_state": lambda param, optim_state_key: _whole_of(
+             _state_of(param).get(optim_state_key)),
          "safe_set_full_fp32_param": lambda param, value: _set_rows(param, value),
          "safe_set_full_grad": lambda param, value: _set_rows(param.grad, value),
          "safe_set_full_optimizer_state": lambda param, value, optim_state_key: _set_rows(
@@ -574,4 +574,5 @@ def serve(module):
         if hasattr(module.utils, name):
             setattr(module.utils, name, function)
     if not module.__version__.startswith("0.19."):
-        print(f"acclaunch: engine acc: DeepSpeed {module.__version__} is not known, only 0.19", file=sys.stderr, flush=True)
+        print(f"acclaunch: engine acc: DeepSpeed {module.__version__} is not known, only 0.19", file=sys.stderr,
+              flush=True)

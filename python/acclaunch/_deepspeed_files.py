@@ -2,8 +2,8 @@
 """Files of DeepSpeed checkpoints of an engine of _deepspeed.py (docs/formats/deepspeed.md).
 
 DeepSpeed keeps the trained parameters of a group in one flat tensor. Stages 1 and 2 cut it into one partition per rank;
-in stage 3 each parameter is cut by itself. Parameters here are cut by rows, so that saving gathers one tensor at a time,
-and loading reads the elements of this rank's rows, out of the files of any number of ranks."""
+in stage 3 each parameter is cut by itself. Parameters here are cut by rows, so that saving gathers one tensor at a
+time, and loading reads the elements of this rank's rows, out of the files of any number of ranks."""
 
 import collections
 import contextlib
@@ -64,7 +64,8 @@ class Flat:
         self.size = self.total if by_parameter else -(-self.total // (2 * ranks)) * 2
 
     def places(self, number):
-        """(rank, begin, end, position): a rank has the elements [begin, end) of a parameter at a position of its part."""
+        """(rank, begin, end, position): a rank has the elements [begin, end) of a parameter at a position in its
+        part."""
         numel, start = self.numels[number], self.starts[number]
         for rank in range(self.ranks):
             if self.by_parameter:
@@ -177,7 +178,8 @@ def _sub_groups(members, limit):
 
 
 def module_state(engine, exclude_frozen, gathers=False):
-    """The module's state dict in the dtype that it computes with. In stage 3, unless it gathers, parameters are empty."""
+    """The module's state dict in the dtype that it computes with. In stage 3 parameters are empty, unless
+    it gathers."""
     _fsdp2._fence_all()
     hollow = engine.zero_optimization_partition_weights() and not gathers
     found, made = collections.OrderedDict(), {}
@@ -223,8 +225,8 @@ def _scalar(values, key, of_deepspeed):
     for each in values:
         is_equal = torch.equal(each, first) if torch.is_tensor(first) and torch.is_tensor(each) else each == first
         if (torch.is_tensor(each) and each.dim() > 0) or not is_equal:
-            raise NotSupportedError(f"save_checkpoint: the state '{key}' of the optimizer is not the same for all parameters "
-                                    "of a group, nor of their shapes: DeepSpeed's files cannot hold it")
+            raise NotSupportedError(f"save_checkpoint: the state '{key}' of the optimizer is not the same for all "
+                                    "parameters of a group, nor of their shapes: DeepSpeed's files cannot hold it")
     if isinstance(first, DTensor):
         first = first.full_tensor()
     if key == "step" and of_deepspeed:
@@ -276,7 +278,8 @@ def optimizer_state(optimizer):
                                       for rank, begin, end, position in flat.places(number) if rank == dist.get_rank())
               for flat, group in zip(flats, groups)]
     return {**found, "clip_grad": optimizer.clip_grad, "base_optimizer_state": base,
-            "single_partition_of_fp32_groups": [part[:part.numel() - padding] for part, padding in zip(masters, paddings)],
+            "single_partition_of_fp32_groups": [part[:part.numel() - padding]
+                                                for part, padding in zip(masters, paddings)],
             "group_paddings": paddings, "param_alignment_paddings": [[0] * len(group) for group in groups],
             "partition_count": [ranks] * len(groups), "ds_version": deepspeed_version, "param_slice_mappings": slices}
 
@@ -285,9 +288,11 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "scale_factor", "scale
 
 
 def _whole_optimizer_state(optimizer):
-    """As DeepSpeed saves stage 0: the state dict of a torch optimizer, in that of an FP16_UnfusedOptimizer with 16 bits."""
+    """As DeepSpeed saves stage 0: the state dict of a torch optimizer, with 16 bits in that of an
+    FP16_UnfusedOptimizer."""
     found = optimizer.optimizer.state_dict()
-    found["state"] = {number: {key: whole_of(value) if torch.is_tensor(value) else value for key, value in state.items()}
+    found["state"] = {number: {key: whole_of(value) if torch.is_tensor(value) else value
+                               for key, value in state.items()}
                       for number, state in found["state"].items()}
     if optimizer.dtype is torch.float32:
         return found
@@ -326,7 +331,7 @@ class Saved:
             names, r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_?optim_states\.pt")]
         self.ranks = len(optimizers)
         self.inner = optimizers[0] if optimizers else None
-        self.values = {}  # by name of a parameter: (Flat, its number in it, the tensors of the ranks, index of the flat)
+        self.values = {}  # by name of a parameter: (Flat, number in it, tensors of the ranks, index of the flat)
         if optimizers:
             self._find_flats(optimizers)
 
@@ -341,7 +346,8 @@ class Saved:
             ("base_optimizer_state", "single_partition_of_fp32_groups")
         self.bases = [each[base_key] for each in optimizers]
         if not isinstance(self.bases[0], dict):
-            raise NotSupportedError(f"{self.folder}: an elastic checkpoint of DeepSpeed, which the engine acc does not load")
+            raise NotSupportedError(f"{self.folder}: an elastic checkpoint of DeepSpeed, which the engine acc does "
+                                    "not load")
         self.flat_numbers = [number for group in self.bases[0]["param_groups"] for number in group["params"]]
         alignments = self.inner.get("param_alignment_paddings") or [None] * len(self.model["param_shapes"])
         for index, shapes in enumerate(self.model["param_shapes"]):
@@ -351,8 +357,8 @@ class Saved:
             lengths = [part.numel() + (0 if self.by_parameter else each["group_paddings"][index])
                        for part, each in zip(parts, optimizers)]
             if set(lengths) != {flat.size}:
-                raise ConfigError(f"{self.folder}: the files of the ranks have {lengths} elements of group {index}, expected "
-                                  f"{flat.size} in each")
+                raise ConfigError(f"{self.folder}: the files of the ranks have {lengths} elements of group {index}, "
+                                  f"expected {flat.size} in each")
             for number, name in enumerate(shapes):
                 self.values[name] = flat, number, parts, index
 
@@ -412,7 +418,7 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_o
     if tag is None:
         path = os.path.join(load_dir, "latest")
         if not os.path.isfile(path):
-            logger.warning(f"Unable to find latest file at {path}: pass an explicit checkpoint tag, if it has another one")
+            logger.warning(f"Unable to find latest file at {path}: pass an explicit checkpoint tag, if there is one")
             return None, None
         with open(path) as file:
             tag = file.read().strip()
@@ -489,7 +495,8 @@ def _load_optimizer(optimizer, saved):
                     raise ConfigError(f"{saved.folder}: has no state of the optimizer for '{known[parameter][0]}'")
                 continue
             if saved.flat_numbers[saved.values[name][3]] not in other["params"]:
-                raise ConfigError(f"{saved.folder}: '{name}' is in another parameter group there than in this optimizer")
+                raise ConfigError(f"{saved.folder}: '{name}' is in another parameter group there than in this "
+                                  "optimizer")
             state = saved.state_of(name, parameter)
             if state:
                 optimizer.state[parameter] = state
@@ -503,9 +510,11 @@ def _load_whole_optimizer(optimizer, found, saved):
     masters = (found or {}).get("fp32_groups")
     state = found["optimizer_state_dict"] if masters else found
     if not state or "param_groups" not in state:
-        raise NotSupportedError(f"{saved.folder}: the optimizer's state is neither that of DeepSpeed's stages 1 to 3, nor that "
-                                "of one of torch's optimizers: load with load_optimizer_states=False")
-    if [len(each["params"]) for each in state["param_groups"]] != [len(each["params"]) for each in optimizer.param_groups]:
+        raise NotSupportedError(f"{saved.folder}: the optimizer's state is neither that of DeepSpeed's stages 1 to 3, "
+                                "nor that of one of torch's optimizers: load with load_optimizer_states=False")
+    lengths, own = ([len(each["params"]) for each in groups]
+                    for groups in (state["param_groups"], optimizer.param_groups))
+    if lengths != own:
         raise ConfigError(f"{saved.folder}: has other parameter groups than this optimizer")
     for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
         for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):

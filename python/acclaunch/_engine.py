@@ -65,7 +65,8 @@ def _serve_accelerate(state):
     @functools.wraps(original)
     def init(self, mixed_precision=None, *arguments, fsdp_plugin=None, deepspeed_plugin=None, **keywords):
         known = state.AcceleratorState._shared_state != {}  # `initialized` is true with a PartialState alone
-        original(self, mixed_precision, *arguments, fsdp_plugin=fsdp_plugin, deepspeed_plugin=deepspeed_plugin, **keywords)
+        original(self, mixed_precision, *arguments, fsdp_plugin=fsdp_plugin, deepspeed_plugin=deepspeed_plugin,
+                 **keywords)
         if known or self.distributed_type not in (state.DistributedType.MULTI_CPU, state.DistributedType.NO):
             return
         if deepspeed_plugin is not None and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_deepspeed_test.py ACCLAUNCH PACKAGE: trains modules with DeepSpeed's engine and with the one of the engine acc,
-in the same processes, by the same functions. Losses, norms, weights and checkpoints must be equal. Exits with 77
+"""engine_deepspeed_test.py ACCLAUNCH PACKAGE: trains modules with DeepSpeed's engine and with the one of the engine
+acc, in the same processes, by the same functions. Losses, norms, weights and checkpoints must be equal. Exits with 77
 without DeepSpeed."""
 
 import contextlib
@@ -106,7 +106,7 @@ class Trial:
 ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 4}}}
 BF16 = {"bf16": {"enabled": True}}
-FP16 = {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 1},  # three overflows
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 1},
         "communication_data_type": "fp32", "gradient_accumulation_steps": 1}
 
 TRAVELS = ((0, ADAM), (1, ADAM), (2, ADAM | BF16), (3, ADAM))  # stages, in which checkpoints are exchanged
@@ -270,7 +270,7 @@ REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"en
            ({"gradient_allreduce_op": "sum"}, "gradient_allreduce_op"),
            ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
            ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights"),
-           ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "offload_param"))
+           ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "to nvme"))
 
 
 def refused():
@@ -355,8 +355,8 @@ def main():
     acclaunch, package = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         for ranks in (2, 3):
-            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload", "torch._dynamo,deepspeed",
-                                  os.path.abspath(__file__), folder],
+            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload",
+                                  "torch._dynamo,deepspeed", os.path.abspath(__file__), folder],
                                  env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
                                                    "DS_ACCELERATOR": "cpu"},
                                  capture_output=True, text=True, timeout=DEADLINE)
