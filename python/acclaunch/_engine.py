@@ -87,7 +87,7 @@ def _serve_accelerate(state):
 
 
 def _check_accelerate(function, *names):
-    """Raises if a function of Accelerate that is replaced has no such parameters, and says if the version is unknown."""
+    """Raises if a function of Accelerate has no such parameters, and says if the version is unknown."""
     version = sys.modules["accelerate"].__version__
     missing = [name for name in names if name not in inspect.signature(function).parameters]
     if missing:
@@ -121,9 +121,24 @@ def _empty(module, device):
     module.to_empty(device=device, recurse=False)
 
 
+def _serve_peft(module):
+    """module: peft.utils.save_and_load. It does not find adapters in wrappers of FSDP 1, and would save none."""
+    original = module.get_peft_model_state_dict
+
+    @functools.wraps(original)
+    def get_peft_model_state_dict(model, *arguments, **keywords):
+        found = original(model, *arguments, **keywords)
+        if not found and os.environ.get("RANK", "0") == "0" and any(
+                "_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
+            _refusing("get_peft_model_state_dict of FullyShardedDataParallel, which finds no adapter (version 2 does)")()
+        return found
+
+    module.get_peft_model_state_dict = get_peft_model_state_dict
+
+
 _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsdp": _serve_fsdp,
               "deepspeed": _serve_deepspeed, "accelerate.state": _serve_accelerate,
-              "accelerate.utils.dataclasses": _serve_plugins}
+              "accelerate.utils.dataclasses": _serve_plugins, "peft.utils.save_and_load": _serve_peft}
 
 
 class _Finder:
