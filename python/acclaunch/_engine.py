@@ -130,7 +130,7 @@ def _serve_peft(module):
         found = original(model, *arguments, **keywords)
         if not found and os.environ.get("RANK", "0") == "0" and any(
                 "_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
-            _refusing("get_peft_model_state_dict of FullyShardedDataParallel, which finds no adapter (version 2 does)")()
+            _refusing("get_peft_model_state_dict under FSDP 1, which finds no adapter (take fsdp_version 2)")()
         return found
 
     module.get_peft_model_state_dict = get_peft_model_state_dict
