@@ -158,8 +158,8 @@ def worker(case_name, variants, steps, samples):
 
 
 def time_of_hooks(steps):
-    """Microseconds that each engine adds to a use of a unit, a linear layer with 8 inputs: medians of the slope over
-    the number of units."""
+    """Microseconds of CPU time that each engine adds to a use of a unit, a linear layer with 8 inputs: medians of the
+    slope over the number of units."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -168,7 +168,7 @@ def time_of_hooks(steps):
     from acclaunch._fsdp2 import fully_shard as on_engine
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1,))
 
     def step_of(shard, units):
@@ -180,9 +180,9 @@ def time_of_hooks(steps):
         inputs = torch.ones(1, 8)
 
         def step():
-            start = time.perf_counter()
+            start = time.process_time()
             model(inputs).sum().backward()
-            return time.perf_counter() - start
+            return time.process_time() - start
         return step
 
     few, many = 4, 36
@@ -254,8 +254,7 @@ def main():
                 line += f"  {run(args, case_name, [name], 3, True)['pss'] / 2**20:7.0f} MiB"
             print(line, flush=True)
     if args.hooks:
-        command = [args.acclaunch, "--cpu", "--num_processes", "1", sys.executable, os.path.abspath(__file__), "--worker",
-                   "hooks", "--hooks", "--steps", "200"]
+        command = [sys.executable, os.path.abspath(__file__), "--worker", "hooks", "--hooks", "--steps", "200"]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
             "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"), "OMP_NUM_THREADS": "1"})
         if done.returncode:
