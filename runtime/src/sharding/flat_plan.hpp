@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/runtime/initializer.hpp"
+#include "acc/settings/strategy.hpp"
 #include "sharding/policy.hpp"
 
 #include <cstddef>
