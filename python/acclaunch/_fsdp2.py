@@ -20,7 +20,7 @@ import torch.distributed.fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.fsdp._common_utils import clean_tensor_name
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -30,7 +30,7 @@ from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentErr
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime, release
 from acclaunch._sharding import Lifetime, Model, _inside, _shape
-from acclaunch._units import Member, Unit, map_tensors, put
+from acclaunch._units import Member, Unit, in_backward, map_tensors, put
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
@@ -140,6 +140,7 @@ class RowUnit(Unit):
         self.state = state
         self.empty = []  # members without elements, which the runtime does not know
         self.whole = None  # the scope that `unshard` has opened
+        self.awaited = set()  # modules of a list that have not run yet in this forward of the root
         self.held = False  # gradients are not reduced
         policy = state.precision
         casts = state.root_casts_inputs if state is model.root else policy.cast_forward_inputs
@@ -170,9 +171,23 @@ class RowUnit(Unit):
 
     def after_forward(self, module, arguments, keywords, output):
         output = super().after_forward(module, arguments, keywords, output)
-        if self.state.reshard_after_forward and not self.is_root and not self.forwards:
-            self.reshard()
+        if not self.is_root and not self.forwards:
+            self._keep_for_others(module)
+            if self.state.reshard_after_forward and not self.awaited:
+                self.reshard()
         return output
+
+    def _keep_for_others(self, module):
+        """The parameters of a list of modules stay whole until all of them have run: programs read the weight of one
+        in place of calling it."""
+        if len(self.state.modules) == 1 or in_backward() != -1 or not self.model.units[0].forwards:
+            return
+        was_complete = not self.awaited
+        self.awaited = (set(self.state.modules) if was_complete else self.awaited) - {module}
+        if self.awaited and self.whole is None:
+            self.open_whole()
+        elif not self.awaited and not was_complete:
+            self.reshard()
 
     def forget_addresses(self):
         if self.whole is None:
@@ -274,6 +289,10 @@ class RowModel(Model):
             self.check_module()
 
     def leave_forward(self, forward):
+        for unit in self.units:
+            if unit.awaited:
+                unit.awaited = set()
+                unit.reshard()
         if forward.use is None and forward.quiet:
             self.runtime.barrier()  # the program may now change rows that other ranks read
         elif forward.use is not None:
@@ -516,8 +535,12 @@ def _layouts():
         yield mesh, _placements(mesh), model.runtime
 
 
+def _is_row(parameter):
+    return getattr(parameter, "_acc_model", None) in _models
+
+
 register_optimizer_step_pre_hook(_before_step)
-_local.serve(_local.Places(lambda parameter: getattr(parameter, "_acc_model", None) in _models, _before_step, _layouts))
+_local.serve(_local.Places(_is_row, _before_step, _layouts))
 
 
 # ---- fully_shard -------------------------------------------------------------------------------------
@@ -581,6 +604,23 @@ def _rows_of(parameter, name, mesh):
     made.__dict__.update(parameter.__dict__)
     parameter._acc_successor = made, name
     return made
+
+
+def _with_reduced_gradient(full_tensor):
+    """DTensor.full_tensor. The gradient of a sharded parameter's whole value is of this rank's rows of the batch, so that
+    it is the mean over the ranks that the parameter gets."""
+    @functools.wraps(full_tensor)
+    def whole(self, *, grad_placements=None):
+        if grad_placements is not None or not (self.requires_grad and torch.is_grad_enabled() and _is_row(self)):
+            return full_tensor(self, grad_placements=grad_placements)
+        found = full_tensor(self, grad_placements=[Partial()] * self.device_mesh.ndim)
+        found.register_hook(lambda gradient: gradient / self.device_mesh.size())
+        return found
+
+    return whole
+
+
+DTensor.full_tensor = _with_reduced_gradient(DTensor.full_tensor)
 
 
 def _default_mesh():
