@@ -161,9 +161,8 @@ class _Finder:
         execute = spec.loader.exec_module
 
         def exec_module(module):
-            function = self.functions.pop(name)  # here: a program may look for a spec without an import
             execute(module)
-            function(module)
+            self.functions.pop(name)(module)  # not before: a program may look for a spec, or import once more
 
         spec.loader.exec_module = exec_module
         return spec

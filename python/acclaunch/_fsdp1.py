@@ -13,7 +13,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (BackwardPrefetch, CPUOffload, CPUOffloadPolicy, FullOptimStateDictConfig,
+from torch.distributed.fsdp import (BackwardPrefetch, CPUOffload, FullOptimStateDictConfig,
                                     FullStateDictConfig, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy,
                                     StateDictType)
 from torch.distributed.fsdp import FullyShardedDataParallel as TorchClass
