@@ -7,6 +7,7 @@ time, and loading reads the elements of this rank's rows, out of the files of an
 
 import collections
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -132,22 +133,31 @@ def complete_or_absent(engine, save_dir, tag, save_latest):
     _fsdp2._fence_all()
     yield save_dir, temporary
     if writes:
-        old = f"{target}.acc-old"
         if os.path.isdir(target):
-            shutil.rmtree(old, ignore_errors=True)  # of a job that was killed here
-            os.rename(target, old)
-        os.rename(made, target)
-        if os.path.isdir(old):
-            for name in os.listdir(old):
+            _exchange(made, target)
+            for name in os.listdir(made):
                 if not os.path.exists(os.path.join(target, name)) and not name.endswith("_states.pt"):
-                    os.rename(os.path.join(old, name), os.path.join(target, name))
-            shutil.rmtree(old)
+                    os.rename(os.path.join(made, name), os.path.join(target, name))
+            shutil.rmtree(made)
+        else:
+            os.rename(made, target)
         if save_latest:
             path = os.path.join(save_dir, "latest")
             with open(f"{path}.acc-tmp", "w") as file:
                 file.write(final)
             os.replace(f"{path}.acc-tmp", path)
     dist.barrier()
+
+
+def _exchange(one, other):
+    """Two folders get each other's name, at once where the file system can do that (renameat2(2))."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if ctypes.CDLL(None).renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) != 0:
+        aside = f"{other}.acc-old"
+        shutil.rmtree(aside, ignore_errors=True)  # of a job that was killed here
+        os.rename(other, aside)
+        os.rename(one, other)
+        os.rename(aside, one)
 
 
 def flat_groups(optimizer):
