@@ -170,23 +170,24 @@ class RowUnit(Unit):
             self.held = held
 
     def after_forward(self, module, arguments, keywords, output):
+        failed = not self.forwards or sys.exc_info()[1] is not self.forwards[-1].exception
+        if len(self.state.modules) > 1 and not failed and len(self.forwards) == 1:
+            self._await_others(module)
         output = super().after_forward(module, arguments, keywords, output)
-        if not self.is_root and not self.forwards:
-            self._keep_for_others(module)
-            if self.state.reshard_after_forward and not self.awaited:
-                self.reshard()
+        if self.state.reshard_after_forward and not self.is_root and not self.forwards and not self.awaited:
+            self.reshard()
         return output
 
-    def _keep_for_others(self, module):
+    def _await_others(self, module):
         """The parameters of a list of modules stay whole until all of them have run: programs read the weight of one
         in place of calling it."""
-        if len(self.state.modules) == 1 or in_backward() != -1 or not self.model.units[0].forwards:
+        if in_backward() != -1 or not self.model.units[0].forwards:
             return
-        was_complete = not self.awaited
-        self.awaited = (set(self.state.modules) if was_complete else self.awaited) - {module}
+        is_first = not self.awaited
+        self.awaited = (set(self.state.modules) if is_first else self.awaited) - {module}
         if self.awaited and self.whole is None:
             self.open_whole()
-        elif not self.awaited and not was_complete:
+        elif not self.awaited and not is_first:
             self.reshard()
 
     def forget_addresses(self):
