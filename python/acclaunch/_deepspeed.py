@@ -121,7 +121,7 @@ def _replacements(module, shard):
 # ---- optimizers -------------------------------------------------------------------------------------
 
 
-class Lion(torch.optim.Optimizer):
+class DeepSpeedLion(torch.optim.Optimizer):
     """Lion (arXiv 2302.06675) with DeepSpeed's defaults."""
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0):
@@ -147,8 +147,8 @@ def _torch_twin(optimizer):
     objects, so that a schedule that was made with the first one serves the other."""
     name = type(optimizer).__name__
     decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", True))
-    twins = {"FusedAdam": torch.optim.AdamW if decoupled else torch.optim.Adam, "FusedLion": Lion,
-             "DeepSpeedCPUAdagrad": torch.optim.Adagrad, "DeepSpeedCPULion": Lion}
+    twins = {"FusedAdam": torch.optim.AdamW if decoupled else torch.optim.Adam, "FusedLion": DeepSpeedLion,
+             "DeepSpeedCPUAdagrad": torch.optim.Adagrad, "DeepSpeedCPULion": DeepSpeedLion}
     twins["DeepSpeedCPUAdam"] = twins["ZenFlowCPUAdam"] = twins["FusedAdam"]
     if not type(optimizer).__module__.startswith("deepspeed."):
         return optimizer
@@ -186,7 +186,7 @@ def _moved(parameter, replaced):
                             "that is not one of the model's; the engine acc updates only those")
 
 
-class Optimizer(ZeROOptimizer):
+class RowOptimizer(ZeROOptimizer):
     """The optimizer of an Engine, as DeepSpeed's: unscales, clips, skips steps that overflow, and knows the files."""
 
     custom_loss_scaler, torch_autocast_gradscaler = False, None
@@ -369,11 +369,11 @@ class Engine(DeepSpeedEngine):
         basic.param_groups[:] = [group for group in basic.param_groups if group["params"]]
         self._check_for_duplicates(basic)
         self._do_optimizer_sanity_check(basic)
-        self.basic_optimizer, self.optimizer = basic, Optimizer(self, basic)
+        self.basic_optimizer, self.optimizer = basic, RowOptimizer(self, basic)
 
     def _configure_basic_optimizer(self, model_parameters):
         if self.optimizer_name() == "lion":
-            return Lion(model_parameters, **self.optimizer_params() or {})
+            return DeepSpeedLion(model_parameters, **self.optimizer_params() or {})
         return super()._configure_basic_optimizer(model_parameters)
 
     def get_optimizer_configuration(self, optimizer_parameters, adam_w_mode, allow_legacy_fallback=False):
