@@ -47,7 +47,7 @@ FILES = {"version 2": SECTION.format(2, "SHARDED_STATE_DICT", "  fsdp_reshard_af
              "  fsdp_cpu_ram_efficient_loading: true\n  fsdp_sync_module_states: true\n  fsdp_offload_params: true\n"),
          "version 1, no shards": SECTION.format(1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: NO_SHARD\n"),
          "version 1, hybrid": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: HYBRID_SHARD_ZERO2\n")}
-if importlib.util.find_spec("deepspeed"):
+if all(map(importlib.util.find_spec, ("deepspeed", "transformers"))):  # Accelerate needs both for its section
     FILES |= {"ZeRO 2": DEEPSPEED.format("false", 2), "ZeRO 3": DEEPSPEED.format("true", 3)}
 
 
