@@ -170,8 +170,7 @@ class RowUnit(Unit):
             self.held = held
 
     def after_forward(self, module, arguments, keywords, output):
-        failed = not self.forwards or sys.exc_info()[1] is not self.forwards[-1].exception
-        if len(self.state.modules) > 1 and not failed and len(self.forwards) == 1:
+        if len(self.state.modules) > 1 and len(self.forwards) == 1 and self.forwards[0].error() is None:
             self._await_others(module)
         output = super().after_forward(module, arguments, keywords, output)
         if self.state.reshard_after_forward and not self.is_root and not self.forwards and not self.awaited:

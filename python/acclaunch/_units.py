@@ -196,6 +196,11 @@ class Forward:
         self.quiet = False
         self.saves = False
 
+    def error(self):
+        """The exception that is ending the forward, or None."""
+        found = sys.exc_info()[1]
+        return found if found is not self.exception else None
+
 
 class Unit(Uncopied):
     """A unit of the library and its module."""
@@ -375,10 +380,9 @@ class Unit(Uncopied):
         self.remove()
         if forward.saves:
             self.model.memory.leave()
-        error = sys.exc_info()[1]
-        failed = error is not None and error is not forward.exception
+        error = forward.error()
         # Without a backward all ranks may leave a forward early by an exception, and go on.
-        if failed and forward.use is not None:
+        if error is not None and forward.use is not None:
             # The scopes cannot be ended: their collectives would wait for ranks that continue.
             self.model.runtime.abort(
                 f"rank {self.model.runtime.rank} left the forward of unit '{self.label}' because of "
