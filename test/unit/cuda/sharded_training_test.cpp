@@ -749,7 +749,7 @@ TEST_CASE("16-bit parameters are not returned as floats") {
     CHECK(model.compute_dtype() == DType::bfloat16);
     auto use = unit.forward();
     CHECK_THROWS_WITH_AS((void)use[weight],
-                         doctest::Contains("'layer' has its parameters in bfloat16"), acc::Error);
+                         doctest::Contains("unit 'layer' has a parameter in bfloat16"), acc::Error);
     CHECK(Access(runtime.device(), DType::bfloat16).read(use.raw(weight), 4)[3] == 1.0F);
   });
 }
