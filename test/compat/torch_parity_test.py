@@ -63,11 +63,11 @@ def train(folder, precision, what):
         expect_equal(folder, precision, what)
 
 
-def runs_of(kind):
+def runs_of(kind, others=("no", "bf16")):
     """Pairs of strategy and precision. kind: "strategies": all of FSDP; "machines": those that differ on
-    several machines."""
+    several machines. others: precisions of other strategies than FULL_SHARD."""
     for strategy in STRATEGIES if kind == "strategies" else STRATEGIES[1:4]:
-        for precision in LIMITS if strategy == "FULL_SHARD" else ("no", "bf16"):
+        for precision in LIMITS if strategy == "FULL_SHARD" else others:
             yield strategy, precision
 
 
@@ -98,7 +98,7 @@ def main():
     port = ["--main_process_port", str(free_port())]
     fsdp = ["--use_fsdp", "--fsdp_sync_module_states", "true"]
     jobs = [("strategies", workers, [[*fsdp, "--num_processes", str(workers)]])
-            for workers in (1, 2, 4)]
+            for workers in ((2, 4) if program else (1, 2, 4))]
     jobs += [("config", workers, [[*config, str(ROOT / "configs" / f"{name}.yaml"),
                                    "--num_processes", str(workers)]])
              for name, workers in (("zero1", 2), ("zero3_hpz", 4))]
@@ -136,9 +136,9 @@ def run(commands, environment):
 
 
 def run_program(acclaunch, program, kind, launchers, folder):
-    """One job for each strategy."""
+    """One job for each strategy. The arithmetic of the precisions is that of the runs in Python."""
     torch.save(torch.from_numpy(numpy.load(DATA / "tokens.npy")), folder / "tokens.pt")
-    for strategy, precision in runs_of(kind) if kind != "config" else [(None, "no")]:
+    for strategy, precision in runs_of(kind, ("no",)) if kind != "config" else [(None, "no")]:
         own = [] if strategy is None else ["--fsdp_sharding_strategy", strategy, "--mixed_precision",
                                            precision]
         what = strategy, precision, launchers
