@@ -18,11 +18,10 @@ from deepspeed.runtime import zero
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from acclaunch import _deepspeed_files, _fsdp2
+from acclaunch import _deepspeed_files, _fsdp2, _rows
 from acclaunch._library import NotSupportedError
 from acclaunch._sharding import _candidates
 from acclaunch._units import put
@@ -111,11 +110,11 @@ def _units_of(module):
 
 
 def _replacements(module, shard):
-    """Calls `shard`, and returns what it has put in place of each parameter: by id, (the parameter, the new one)."""
+    """Calls `shard`, and returns what it has put in place of each parameter."""
     slots = [(each._parameters, attribute, parameter) for each in module.modules()
              for attribute, parameter in each._parameters.items() if parameter is not None]
     shard()
-    return {id(parameter): (parameter, parameters[attribute]) for parameters, attribute, parameter in slots}
+    return {parameter: parameters[attribute] for parameters, attribute, parameter in slots}
 
 
 # ---- optimizers -------------------------------------------------------------------------------------
@@ -165,22 +164,10 @@ def _torch_twin(optimizer):
     return made
 
 
-def _move(optimizer, replaced):
-    """Lets an optimizer that was made with the module's whole parameters update the rows instead."""
-    for group in optimizer.param_groups:
-        group["params"] = [_moved(parameter, replaced) for parameter in group["params"]]
-    for old, new in replaced.values():
-        state = optimizer.state.pop(old, None)
-        if state is not None:
-            optimizer.state[new] = {key: _deepspeed_files.distributed(
-                    _deepspeed_files.rows_of(value, new), new) if torch.is_tensor(value) and value.shape == new.shape
-                                    else value for key, value in state.items()}
-
-
 def _moved(parameter, replaced):
-    if id(parameter) in replaced:
-        return replaced[id(parameter)][1]
-    if any(new is parameter for _, new in replaced.values()):
+    if parameter in replaced:
+        return replaced[parameter]
+    if any(new is parameter for new in replaced.values()):
         return parameter
     raise NotSupportedError(f"deepspeed.initialize: the optimizer has a parameter of shape {list(parameter.shape)} "
                             "that is not one of the model's; the engine acc updates only those")
@@ -242,7 +229,7 @@ class RowOptimizer(ZeROOptimizer):
         return [each for group in self.param_groups for each in group["params"] if each.requires_grad]
 
     def step(self, closure=None):
-        _fsdp2._fence_all()
+        _rows.fence()
         parameters = self.trained()
         for each in parameters:
             if each.grad is None:  # DeepSpeed updates such a parameter with a gradient of zeros
@@ -263,11 +250,9 @@ class RowOptimizer(ZeROOptimizer):
 
     def _norm_of(self, gradients):
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float64) if gradients else []
-        total = torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)
-        if self.stage > 0:
-            total = total.to(self.engine.device)
-            dist.all_reduce(total)
-        return math.sqrt(total.item()) if total.isfinite() else math.inf
+        own = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+        norm = _rows.norm_over_ranks(own, 2.0, _fsdp2.state_of(self.engine.module).mesh).item()
+        return norm if math.isfinite(norm) else math.inf
 
     def zero_grad(self, set_to_none=True):
         self.engine.zero_grad()
@@ -302,7 +287,7 @@ class RowOptimizer(ZeROOptimizer):
 class Engine(DeepSpeedEngine):
     """DeepSpeed's engine with the runtime in place of its ZeRO optimizers."""
 
-    replaced = None  # while it is made: the whole parameters and their rows, by the id of the first
+    replaced = None  # while it is made: by a whole parameter, its rows
 
     def __init__(self, args, model, *arguments, config_class=None, **keywords):
         if keywords.get("mpu") is not None or keywords.get("mesh_device") is not None:
@@ -344,11 +329,10 @@ class Engine(DeepSpeedEngine):
 
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
-        shape, names = ((ranks,), ("shard",)) if stage > 0 else ((ranks, 1), ("replicate", "shard"))
         half = self.compute_dtype is not torch.float32
         reduced = (self._config.communication_data_type and self.communication_data_type) or torch.float32
         arguments = {
-            "mesh": init_device_mesh(self.device.type, shape, mesh_dim_names=names),
+            "mesh": _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type),
             "reshard_after_forward": stage == 3,
             "mp_policy": MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
                                               reduce_dtype=reduced if half else None, cast_forward_inputs=False)}
@@ -363,7 +347,10 @@ class Engine(DeepSpeedEngine):
             basic = self._configure_basic_optimizer(parameters)
         elif isinstance(client_optimizer, torch.optim.Optimizer):
             basic = _torch_twin(client_optimizer)
-            _move(basic, self.replaced)
+            for group in basic.param_groups:
+                for each in group["params"]:
+                    _moved(each, self.replaced)
+            _rows.exchange(basic, self.replaced)
         else:
             basic = _torch_twin(client_optimizer(parameters))
         basic.param_groups[:] = [group for group in basic.param_groups if group["params"]]
@@ -500,10 +487,10 @@ class GatheredParameters(contextlib.AbstractContextManager):
     def __enter__(self):
         sharded = {each for each in self.parameters if isinstance(each, DTensor)}
         if sharded:
-            _fsdp2._fence_all()
+            _rows.fence()
         for each in self.parameters:
             if each in sharded:
-                self.whole[each] = torch.nn.Parameter(each.detach().full_tensor().clone(), each.requires_grad)
+                self.whole[each] = torch.nn.Parameter(_rows.copy_of(each), each.requires_grad)
                 self.whole[each].__dict__.update(each.__dict__)
         self.places = {}
         for engine in _engines if sharded else ():
@@ -525,11 +512,11 @@ class GatheredParameters(contextlib.AbstractContextManager):
                 whole = self.whole.get(each, each)
                 dist.broadcast(whole.data, self.modifier_rank)
                 if each in self.whole:
-                    each._local_tensor.copy_(_deepspeed_files.rows_of(whole.data, each))
+                    _rows.set_rows(each, whole)
 
 
 def _whole_of(value):
-    return value.detach().full_tensor() if isinstance(value, DTensor) else value
+    return _rows.whole_of(value) if isinstance(value, torch.Tensor) else value
 
 
 def _state_of(parameter):
@@ -537,18 +524,13 @@ def _state_of(parameter):
                  if engine.optimizer is not None and parameter in engine.optimizer.state), {})
 
 
-def _set_rows(target, value):
-    with torch.no_grad():
-        target._local_tensor.copy_(_deepspeed_files.rows_of(value, target))
-
-
 # The functions of deepspeed.utils for a parameter's parts. Those that are not here are refused.
 _SAFE = {"safe_get_full_fp32_param": _whole_of, "safe_get_full_grad": lambda param: _whole_of(param.grad),
          "safe_get_full_optimizer_state": lambda param, optim_state_key: _whole_of(
              _state_of(param).get(optim_state_key)),
-         "safe_set_full_fp32_param": lambda param, value: _set_rows(param, value),
-         "safe_set_full_grad": lambda param, value: _set_rows(param.grad, value),
-         "safe_set_full_optimizer_state": lambda param, value, optim_state_key: _set_rows(
+         "safe_set_full_fp32_param": _rows.set_rows,
+         "safe_set_full_grad": lambda param, value: _rows.set_rows(param.grad, value),
+         "safe_set_full_optimizer_state": lambda param, value, optim_state_key: _rows.set_rows(
              _state_of(param)[optim_state_key], value)}
 
 

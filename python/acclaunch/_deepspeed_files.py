@@ -21,35 +21,8 @@ from deepspeed.utils import logger
 from deepspeed.utils.tensor_fragment import fragment_address
 from torch.distributed.tensor import DTensor
 
-from acclaunch import _fsdp2
+from acclaunch import _rows
 from acclaunch._library import ConfigError, NotSupportedError
-
-
-def whole_of(tensor):
-    """Collective for rows of several ranks."""
-    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
-
-
-def row_range(like):
-    """The elements [begin, end) of a parameter that are this rank's rows."""
-    mesh = like._spec.mesh
-    rows = -(-like.shape[0] // mesh.size(mesh.ndim - 1))
-    begin = min(like.shape[0], rows * mesh.get_local_rank(mesh.ndim - 1))
-    stride = like.numel() // like.shape[0] if like.shape[0] else 0
-    return begin * stride, min(like.shape[0], begin + rows) * stride
-
-
-def rows_of(tensor, like):
-    return _fsdp2.own_rows(tensor.detach(), like._spec.mesh)
-
-
-def distributed(elements, like):
-    """A DTensor over this rank's rows, of which `elements` are the values."""
-    made = torch.empty_like(like._local_tensor, dtype=elements.dtype)
-    made.view(-1).copy_(elements.reshape(-1))
-    spec, meta = like._spec, like._spec.tensor_meta
-    spec = type(spec)(spec.mesh, spec.placements, tensor_meta=type(meta)(meta.shape, meta.stride, elements.dtype))
-    return DTensor(made, spec, requires_grad=False)
 
 
 class Flat:
@@ -93,7 +66,7 @@ def serve_whole_state_dicts(engine):
                 continue
             whole = made.get(id(parameter), lambda: None)()
             if whole is None or not any(each is whole for each in state_dict.values()):
-                _fsdp2._fence_all()
+                _rows.fence()
                 whole = in_compute_dtype(engine, found)
                 made[id(parameter)] = weakref.ref(whole)
             state_dict[prefix + attribute] = whole
@@ -101,9 +74,8 @@ def serve_whole_state_dicts(engine):
     def take(module, state_dict, prefix, *_):
         for attribute, parameter in module._parameters.items():
             found = state_dict.get(prefix + attribute)
-            if torch.is_tensor(found) and not isinstance(found, DTensor) and isinstance(parameter, DTensor) \
-                    and found.shape == parameter.shape:
-                state_dict[prefix + attribute] = distributed(rows_of(found.to(parameter.dtype), parameter), parameter)
+            if torch.is_tensor(found) and isinstance(parameter, DTensor):
+                state_dict[prefix + attribute] = _rows.distributed(found.to(parameter.dtype), parameter)
 
     for module in engine.module.modules():
         if module._parameters:
@@ -112,7 +84,7 @@ def serve_whole_state_dicts(engine):
 
 
 def in_compute_dtype(engine, tensor):
-    whole = whole_of(tensor)
+    whole = _rows.whole_of(tensor)
     return whole.to(engine.compute_dtype) if whole.is_floating_point() else whole
 
 
@@ -129,7 +101,7 @@ def complete_or_absent(engine, save_dir, tag, save_latest):
     if writes:
         shutil.rmtree(made, ignore_errors=True)
     dist.barrier()
-    _fsdp2._fence_all()
+    _rows.fence()
     yield save_dir, temporary
     if writes:
         if os.path.isdir(target):
@@ -189,7 +161,7 @@ def _sub_groups(members, limit):
 def module_state(engine, exclude_frozen, gathers=False):
     """The module's state dict in the dtype that it computes with. In stage 3 parameters are empty, unless
     it gathers."""
-    _fsdp2._fence_all()
+    _rows.fence()
     hollow = engine.zero_optimization_partition_weights() and not gathers
     found, made = collections.OrderedDict(), {}
     parameters = set(engine.module.parameters())
@@ -206,7 +178,7 @@ def module_state(engine, exclude_frozen, gathers=False):
 
 
 def frozen_fragment(engine, parameter):
-    whole = whole_of(parameter).to(engine.compute_dtype).cpu()
+    whole = _rows.whole_of(parameter).to(engine.compute_dtype).cpu()
     if not engine.zero_optimization_partition_weights():
         return whole
     part = -(-whole.numel() // dist.get_world_size())
@@ -219,7 +191,7 @@ def _part(flat, tensors):
     """This rank's part of a flat tensor. Collective."""
     made = None
     for number, each in enumerate(tensors):
-        whole = whole_of(each).reshape(-1)
+        whole = _rows.whole_of(each).reshape(-1)
         if made is None:
             made = torch.zeros(flat.size, dtype=whole.dtype, device=whole.device)
         for rank, begin, end, position in flat.places(number):
@@ -263,7 +235,7 @@ def _hyperparameters(group):
 def optimizer_state(optimizer):
     if optimizer.stage == 0:
         return _whole_optimizer_state(optimizer)
-    _fsdp2._fence_all()
+    _rows.fence()
     ranks, by_parameter = dist.get_world_size(), optimizer.stage == 3
     groups = flat_groups(optimizer)
     flats = [Flat([each.numel() for each in group], ranks, by_parameter) for group in groups]
@@ -300,14 +272,14 @@ def _whole_optimizer_state(optimizer):
     """As DeepSpeed saves stage 0: the state dict of a torch optimizer, with 16 bits in that of an
     FP16_UnfusedOptimizer."""
     found = optimizer.optimizer.state_dict()
-    found["state"] = {number: {key: whole_of(value) if torch.is_tensor(value) else value
+    found["state"] = {number: {key: _rows.whole_of(value) if torch.is_tensor(value) else value
                                for key, value in state.items()}
                       for number, state in found["state"].items()}
     if optimizer.dtype is torch.float32:
         return found
     scaler = {"cur_iter": 0, **{key: value for key, value in vars(optimizer.loss_scaler).items() if key in _SCALER}}
     return {**scaler, "dynamic_loss_scale": optimizer.dynamic_loss_scale, "optimizer_state_dict": found,
-            "fp32_groups": [[whole_of(each) for each in group["params"]] for group in optimizer.param_groups]}
+            "fp32_groups": [[_rows.whole_of(each) for each in group["params"]] for group in optimizer.param_groups]}
 
 
 # ---- loading ------------------------------------------------------------------------------------------
@@ -388,7 +360,8 @@ class Saved:
         saved, found = self.bases[0]["state"].get(self.flat_numbers[index], {}), {}
         for key, value in saved.items():
             if torch.is_tensor(value) and value.dim() == 1 and value.numel() == flat.size:
-                found[key] = distributed(self.read(name, *row_range(like), key), like)
+                rows = self.read(name, *_rows.own_elements(like), key)
+                found[key] = _rows.of_rows(rows.to(like.device).view_as(like._local_tensor), like)
             else:
                 found[key] = _own_scalar(key, value)
         return found
@@ -431,7 +404,7 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_o
             return None, None
         with open(path) as file:
             tag = file.read().strip()
-    _fsdp2._fence_all()
+    _rows.fence()
     saved = Saved(os.path.join(load_dir, str(tag)))
     _load_module(engine.module, saved, strict)
     if with_optimizer and engine.optimizer is not None:
@@ -464,7 +437,7 @@ def _load_module(module, saved, strict):
             if name is None:
                 missing += known
                 continue
-            rows = row_range(parameter)
+            rows = _rows.own_elements(parameter)
             values = saved.read(name, *rows) if name in saved.values else saved.whole_rows(name, *rows)
             if values.numel() != rows[1] - rows[0]:
                 raise ConfigError(f"{saved.folder}: '{name}' has another shape than {list(parameter.shape)}")
@@ -527,14 +500,13 @@ def _load_whole_optimizer(optimizer, found, saved):
         raise ConfigError(f"{saved.folder}: has other parameter groups than this optimizer")
     for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
         for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):
-            own = {key: distributed(rows_of(value, parameter), parameter)
+            own = {key: _rows.distributed(value, parameter)
                    if torch.is_tensor(value) and value.shape == parameter.shape else _own_scalar(key, value)
                    for key, value in state["state"].get(number, {}).items()}
             if own:
                 optimizer.state[parameter] = own
             if masters:
-                with torch.no_grad():
-                    parameter._local_tensor.copy_(rows_of(masters[index][position], parameter))
+                _rows.set_rows(parameter, masters[index][position])
         group.update({key: value for key, value in other.items() if key in group and key != "params"})
     if optimizer.dtype is torch.float16 and masters:
         vars(optimizer.loss_scaler).update({key: found[key] for key in _SCALER if key in found})

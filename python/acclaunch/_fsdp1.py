@@ -12,7 +12,6 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (BackwardPrefetch, CPUOffload, FullOptimStateDictConfig,
                                     FullStateDictConfig, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy,
                                     StateDictType)
@@ -25,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 
-from acclaunch import _engine, _fsdp2
+from acclaunch import _engine, _fsdp2, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
 from acclaunch._parameters import Uncopied
 from acclaunch._sharding import _refuse_gradient
@@ -34,19 +33,6 @@ _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 _KEPT_AFTER_FORWARD = (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2, ShardingStrategy.NO_SHARD)
 
 # ---- meshes --------------------------------------------------------------------------------------
-
-_meshes = {}  # by their shape: the default process group of the time when they were made, and the mesh
-
-
-def _mesh_of(shape):
-    world = dist.group.WORLD
-    found = _meshes.get(shape)
-    if found is None or found[0] is not world:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        names = ("replicate", "shard")[-len(shape):]
-        found = _meshes[shape] = world, init_device_mesh(device, shape, mesh_dim_names=names)
-    return found[1]
-
 
 def _choose_mesh(strategy, process_group, device_mesh):
     """The mesh of all ranks that a strategy and the arguments of a wrapper mean."""
@@ -68,7 +54,7 @@ def _choose_mesh(strategy, process_group, device_mesh):
                              f"dist.ProcessGroup] but got {type(process_group)}")
         if world % inner:
             raise NotSupportedError(f"{strategy}: {world} ranks, of which {inner} shard together")
-        return _mesh_of((world // inner, inner))
+        return _rows.mesh_of((world // inner, inner))
     groups = [process_group] if process_group is not None else []
     if device_mesh is not None:
         groups += [device_mesh.get_group(dim) for dim in range(device_mesh.ndim)]
@@ -77,8 +63,8 @@ def _choose_mesh(strategy, process_group, device_mesh):
             raise NotSupportedError(f"FullyShardedDataParallel: the engine acc does not support {strategy} over "
                                     f"{dist.get_world_size(group)} of {world} ranks")
     if strategy is ShardingStrategy.NO_SHARD:
-        return _mesh_of((world, 1))
-    return device_mesh if device_mesh is not None else _mesh_of((world,))
+        return _rows.mesh_of((world, 1))
+    return device_mesh if device_mesh is not None else _rows.mesh_of((world,))
 
 
 def _size_of_rows(inner, outer):
@@ -90,24 +76,6 @@ def _size_of_rows(inner, outer):
         raise NotSupportedError("FullyShardedDataParallel: the engine acc needs process groups in which the ranks that "
                                 "shard together follow each other")
     return size
-
-
-def _local(whole, sharded):
-    """A DTensor of this rank's rows of a whole tensor, which has the shape of `sharded`."""
-    rows = _fsdp2.own_rows(whole.detach(), sharded.device_mesh)
-    return DTensor.from_local(rows.to(sharded._local_tensor.device), sharded.device_mesh, sharded.placements,
-                              run_check=False, shape=sharded.shape, stride=sharded.stride())
-
-
-def _whole_of(sharded):
-    """A copy of a DTensor's whole value. Collective."""
-    with torch.no_grad():
-        local = sharded._local_tensor.detach()
-        if sharded.numel() == 0:
-            return torch.empty(sharded.shape, dtype=local.dtype, device=local.device)
-        whole = DTensor.from_local(local, sharded.device_mesh, sharded.placements, run_check=False, shape=sharded.shape,
-                                   stride=sharded.stride()).full_tensor()
-        return whole.clone() if whole.data_ptr() == local.data_ptr() else whole
 
 
 # ---- parameters that a wrapper has replaced ---------------------------------------------------------
@@ -130,17 +98,8 @@ class _Replaced(torch.nn.Parameter):
 def _replace(successors):
     """successors: by a parameter, the DTensor in its place. The optimizers that have been made of the parameters get
     their successors, as torch's FSDP keeps the original objects."""
-    def rows_of(value, sharded):
-        fits = isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == sharded.shape
-        return _local(value, sharded) if fits else value
-
     for optimizer in list(_engine.optimizers):
-        for group in optimizer.param_groups:
-            group["params"] = [successors.get(each, each) for each in group["params"]]
-        for parameter in successors.keys() & optimizer.state.keys():
-            sharded = successors[parameter]
-            optimizer.state[sharded] = {name: rows_of(value, sharded)
-                                        for name, value in optimizer.state.pop(parameter).items()}
+        _rows.exchange(optimizer, successors)
     for parameter in successors:
         parameter.grad = None
         parameter.data = parameter.data.new_empty(0)
@@ -357,14 +316,8 @@ class FullyShardedDataParallel(TorchClass):
             return torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else \
                 torch.zeros((), device=self.compute_device)
 
-        total, rest = norm_of(sharded), norm_of(others)
-        if norm_type == float("inf"):
-            dist.all_reduce(total, op=dist.ReduceOp.MAX, group=self.process_group)
-            total = torch.maximum(total, rest)
-        else:
-            total = total ** norm_type
-            dist.all_reduce(total, group=self.process_group)
-            total = (total + rest ** norm_type) ** (1.0 / norm_type)
+        own = _rows.norm_over_ranks(norm_of(sharded), norm_type, _fsdp2.state_of(self).mesh)
+        total = torch.linalg.vector_norm(torch.stack([own, norm_of(others).to(own)]), norm_type).float()
         factor = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0)
         for each in sharded + others:
             each.mul_(factor.to(each.device, each.dtype))
@@ -412,7 +365,7 @@ class FullyShardedDataParallel(TorchClass):
             keys = [prefix + name for name in names if prefix + name in state]
             if not keys:
                 continue
-            value = _whole_of(parameter) if full and isinstance(parameter, DTensor) else state[keys[0]].clone()
+            value = _rows.copy_of(parameter) if full and isinstance(parameter, DTensor) else state[keys[0]].clone()
             for key in keys:
                 if dropped:
                     del state[key]
@@ -430,10 +383,8 @@ class FullyShardedDataParallel(TorchClass):
     def _before_load_state_dict(self, state, prefix, *_):
         for parameter, names in self._names().items():
             for key in (prefix + name for name in names):
-                value = state.get(key)
-                if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) \
-                        and not isinstance(value, DTensor) and value.shape == parameter.shape:
-                    state[key] = _local(value, parameter)
+                if key in state:
+                    state[key] = _rows.distributed(state[key], parameter)
         for key in [key for key in state if key.startswith(prefix)]:
             state[prefix + FSDP_PREFIX + key[len(prefix):]] = state.pop(key)
 
@@ -451,7 +402,7 @@ class FullyShardedDataParallel(TorchClass):
             for what, value in optim_state_dict["state"][key].items():
                 if isinstance(value, torch.Tensor):
                     is_whole = full_state_dict and isinstance(value, DTensor)
-                    value = _whole_of(value) if is_whole else value.clone()
+                    value = _rows.copy_of(value) if is_whole else value.clone()
                     value = value.cpu() if cpu_offload else value
                 state.setdefault(name, {})[what] = value
         if dropped:
@@ -486,10 +437,11 @@ class FullyShardedDataParallel(TorchClass):
             if not isinstance(parameter, DTensor) or value.dim() == 0:
                 return value.clone()  # files of torch share the step of all parameters of a wrapper
             if isinstance(value, DTensor):
-                return value if value.placements == parameter.placements else _local(_whole_of(value), parameter)
+                return value if value.placements == parameter.placements else \
+                    _rows.distributed(_rows.whole_of(value), parameter)
             if type(value).__name__ == "ShardedTensor":
                 raise NotSupportedError("a ShardedTensor in the state of an optimizer: load the files with torch DCP")
-            return _local(value, parameter) if value.shape == parameter.shape else value
+            return _rows.distributed(value, parameter)
 
         made = {key: value for key, value in optim_state_dict.items() if key not in ("state", "param_groups")}
         made["state"] = {key_of(name) if name in parameters else name: {
@@ -546,8 +498,8 @@ def _summoned(wrappers, writeback=False, rank0_only=False, offload_to_cpu=False,
                 places.setdefault(parameter, []).extend(slots)
     has_values = not rank0_only or dist.get_rank() == 0
     for sharded, slots in places.items():
-        value = _whole_of(sharded)
-        gradient = _whole_of(sharded.grad) if with_grads and sharded.grad is not None else None
+        value = _rows.copy_of(sharded)
+        gradient = _rows.copy_of(sharded.grad) if with_grads and sharded.grad is not None else None
         if not has_values:
             continue
         whole = torch.nn.Parameter(value.cpu() if offload_to_cpu else value, sharded.requires_grad)
@@ -567,17 +519,16 @@ def _summoned(wrappers, writeback=False, rank0_only=False, offload_to_cpu=False,
         failed = False
     finally:
         if writeback and not failed:
-            _fsdp2._fence_all()
+            _rows.fence()
         for sharded, ((module, attribute), *_) in places.items():
             whole = module._parameters[attribute]
             _fsdp2.put(places[sharded], sharded)
             _whole.pop(sharded, None)
             _whole.pop(whole, None)
             if has_values and writeback and not failed:
-                with torch.no_grad():
-                    sharded._local_tensor.copy_(_fsdp2.own_rows(whole.detach(), sharded.device_mesh))
-                    if with_grads:
-                        sharded.grad = None if whole.grad is None else _local(whole.grad, sharded)
+                _rows.set_rows(sharded, whole)
+                if with_grads:
+                    sharded.grad = _rows.distributed(whole.grad, sharded)
         for wrapper, state in zip(wrappers, states):
             state.summoned, wrapper.training_state = False, TrainingState.IDLE
 
@@ -625,12 +576,7 @@ def _from_rank_0(state, model):
             return value
         whole = tensors.pop().to(device).contiguous() if rank == 0 else torch.empty_like(value, device=device)
         dist.broadcast(whole, 0)
-        fits = isinstance(parameter, DTensor) and whole.shape == parameter.shape
-        if not fits:
-            return whole
-        rows = _local(whole, parameter)
-        return DTensor.from_local(rows._local_tensor.clone(), rows.device_mesh, rows.placements, run_check=False,
-                                  shape=rows.shape, stride=rows.stride())
+        return _rows.distributed(whole, parameter)
 
     made = dict(sent[0])
     made["state"] = {name: tree_map_only(torch.Tensor, lambda value, name=name: received(value, parameters.get(name)),

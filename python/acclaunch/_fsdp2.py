@@ -17,14 +17,12 @@ import weakref
 
 import torch
 import torch.distributed.fsdp
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.fsdp._common_utils import clean_tensor_name
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.distributed.tensor import DTensor, Partial
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from acclaunch import _local
+from acclaunch import _local, _rows
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
@@ -373,7 +371,6 @@ class RowModel(Model):
 _runtimes = {}  # by the settings of the program
 _sharded = weakref.WeakSet()  # modules
 _numbers = itertools.count()  # of models, in the order of their first forwards, the same on all ranks
-_models = weakref.WeakValueDictionary()
 
 
 def _runtime(fields):
@@ -477,7 +474,7 @@ def _bind(module):
     _give_slots(module, by_state)
     model = RowModel(module, _runtime(_fields_of(states)))
     model.declare(states)
-    _models[model.number] = model
+    _rows.models[model.number] = model
     if model.runtime.rank == 0:
         print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
 
@@ -493,29 +490,6 @@ def was_used():
     return bool(_runtimes)
 
 
-def _before_step(optimizer, *_):
-    numbers = set()
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            number = getattr(parameter, "_acc_model", None)
-            if number is not None:
-                numbers.add(number)
-            elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
-                numbers.update(_models)
-            _, name = _successor(parameter)
-            if name is not None:
-                raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
-                                           f"fully_shard, which has replaced its parameter '{name}': make it "
-                                           "afterwards, from the module's parameters()")
-    for number in sorted(numbers & set(_models)):
-        _models[number].fence()
-
-
-def _fence_all():
-    for number in sorted(_models):
-        _models[number].fence()
-
-
 def _reshard(module, *_):
     """Before anything that takes the parameters for rows."""
     state = state_of(module)
@@ -529,18 +503,7 @@ def _before_load(module, *_):
         state.unit.model.fence()
 
 
-def _layouts():
-    for model in _models.values():
-        mesh = model.root.mesh
-        yield mesh, _placements(mesh), model.runtime
-
-
-def _is_row(parameter):
-    return getattr(parameter, "_acc_model", None) in _models
-
-
-register_optimizer_step_pre_hook(_before_step)
-_local.serve(_local.Places(_is_row, _before_step, _layouts))
+_local.serve()
 
 
 # ---- fully_shard -------------------------------------------------------------------------------------
@@ -566,25 +529,9 @@ def _managed(modules, ignored):
     return found
 
 
-def _successor(parameter):
-    """The parameter that fully_shard has put into other places of this one, which is tied, and its name there."""
-    return parameter.__dict__.get("_acc_successor", (None, None))
-
-
-def _placements(mesh):
-    return (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
-
-
-def own_rows(tensor, mesh):
-    """This rank's rows of a whole tensor, a view."""
-    chunks = torch.chunk(tensor, mesh.size(mesh.ndim - 1), dim=0)
-    rank = mesh.get_local_rank(mesh.ndim - 1)
-    return chunks[rank] if rank < len(chunks) else tensor[:0]
-
-
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
-    placements = _placements(mesh)
+    placements = _rows.placements_of(mesh)
     if isinstance(parameter, DTensor) and (parameter.device_mesh, parameter.placements) == (mesh, placements):
         return parameter  # of another unit as well
     if isinstance(parameter, DTensor):
@@ -596,7 +543,7 @@ def _rows_of(parameter, name, mesh):
     if not parameter.is_contiguous():
         raise NotImplementedError(f"FSDP does not support non-contiguous parameters yet: {name}, shape="
                                   f"{tuple(parameter.shape)}, stride={parameter.stride()}")
-    local = own_rows(parameter.detach(), mesh).clone()
+    local = _rows.own_rows(parameter, mesh).clone()
     if not local.is_meta:
         local = local.to(mesh.device_type)
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
@@ -607,11 +554,11 @@ def _rows_of(parameter, name, mesh):
 
 
 def _with_reduced_gradient(full_tensor):
-    """DTensor.full_tensor. The gradient of a sharded parameter's whole value is of this rank's rows of the batch, so that
-    it is the mean over the ranks that the parameter gets."""
+    """DTensor.full_tensor. The gradient of a sharded parameter's whole value is of this rank's rows of the batch, so
+    that it is the mean over the ranks that the parameter gets."""
     @functools.wraps(full_tensor)
     def whole(self, *, grad_placements=None):
-        if grad_placements is not None or not (self.requires_grad and torch.is_grad_enabled() and _is_row(self)):
+        if grad_placements is not None or not (self.requires_grad and torch.is_grad_enabled() and _rows.is_row(self)):
             return full_tensor(self, grad_placements=grad_placements)
         found = full_tensor(self, grad_placements=[Partial()] * self.device_mesh.ndim)
         found.register_hook(lambda gradient: gradient / self.device_mesh.size())
@@ -623,19 +570,15 @@ def _with_reduced_gradient(full_tensor):
 DTensor.full_tensor = _with_reduced_gradient(DTensor.full_tensor)
 
 
-def _default_mesh():
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return init_device_mesh(device, (torch.distributed.get_world_size(),))
-
-
 def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None,
                 mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy(), ignored_params=None,
                 dp_mesh_dims=None):
     """torch.distributed.fsdp.fully_shard on the runtime. Raises NotSupportedError, with its name, for what the
     engine does not serve."""
-    mesh = mesh if mesh is not None else _default_mesh()
+    if mesh is None:
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group()
+        mesh = _rows.mesh_of((torch.distributed.get_world_size(),))
     for given, what in ((shard_placement_fn is not None, "shard_placement_fn"),
                         (dp_mesh_dims is not None, "dp_mesh_dims"),
                         (mesh.ndim > 2, f"a mesh of {mesh.ndim} dimensions"),
@@ -665,7 +608,7 @@ def shard(modules, mesh, reshard_after_forward, precision, ignored):
     names = {parameter: clean_tensor_name(name) for each in modules for name, parameter in each.named_parameters()}
     ignored = frozenset(ignored or ())
     for parameter, places in _managed(modules, ignored).items():
-        successor, _ = _successor(parameter)
+        successor, _ = _rows.successor_of(parameter)
         put(places, _rows_of(parameter, names[parameter], mesh) if successor is None else successor)
     state = _State(modules, mesh, reshard_after_forward, precision, ignored)
     for each in modules:

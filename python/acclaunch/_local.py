@@ -11,47 +11,60 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import optimizer as hooks
 
+from acclaunch import _rows
+from acclaunch._library import InvalidArgumentError
+
 # They treat each element of a parameter by itself.
 _OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
     "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"))))
 
 
-class Places:
-    """What `serve` needs to know. is_row: true for a DTensor parameter of a sharded module; before_step: called before
-    an optimizer changes such parameters; layouts: (mesh, placements, runtime) of the sharded modules."""
-
-    def __init__(self, is_row, before_step, layouts):
-        self.is_row, self.before_step, self.layouts = is_row, before_step, layouts
-
-
-def serve(places):
+def serve():
+    hooks.register_optimizer_step_pre_hook(_before_step)
     for cls in _OPTIMIZERS:
-        cls.step = _on_locals(cls, cls.step, places)
+        cls.step = _on_locals(cls, cls.step)
     clip = torch.nn.utils.clip_grad
     for name, wrap in (("_get_total_norm", _total_norm), ("_clip_grads_with_norm_", _clip)):
         if hasattr(clip, name):
-            setattr(clip, name, wrap(getattr(clip, name), places))
+            setattr(clip, name, wrap(getattr(clip, name)))
 
 
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
-def _on_locals(cls, step, places):
+def _before_step(optimizer, *_):
+    numbers = set()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            number = getattr(parameter, "_acc_model", None)
+            if number is not None:
+                numbers.add(number)
+            elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
+                numbers.update(_rows.models)
+            _, name = _rows.successor_of(parameter)
+            if name is not None:
+                raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
+                                           f"fully_shard, which has replaced its parameter '{name}': make it "
+                                           "afterwards, from the module's parameters()")
+    _rows.fence(numbers)
+
+
+def _on_locals(cls, step):
     signature = inspect.signature(step)
 
     @functools.wraps(step)
     def run(self, *arguments, **keywords):
         given = signature.bind_partial(self, *arguments, **keywords).arguments
-        if type(self) is not cls or given.get("closure") is not None or not _is_plain(self, places):
+        if type(self) is not cls or given.get("closure") is not None or not _is_plain(self):
             return step(self, *arguments, **keywords)
-        places.before_step(self)
-        with _Locals(self, places):
+        _before_step(self)
+        with _Locals(self):
             return step(self, *arguments, **keywords)
 
     return run
 
 
-def _is_plain(optimizer, places):
+def _is_plain(optimizer):
     """False if somebody would see the local tensors, or if other DTensors would have to go with them."""
     if torch.compiler.is_compiling() or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks \
             or any(not hook.__module__.startswith("acclaunch.") for hook in (
@@ -65,7 +78,7 @@ def _is_plain(optimizer, places):
             if not isinstance(parameter, DTensor):
                 continue
             found, gradient = True, parameter.grad
-            if not places.is_row(parameter) or not _is_alike(gradient, parameter) or not all(
+            if not _rows.is_row(parameter) or not _is_alike(gradient, parameter) or not all(
                     _is_alike(value, parameter) for key, value in optimizer.state.get(parameter, {}).items()
                     if key != "step" and isinstance(value, torch.Tensor) and value.dim() > 0):
                 return False
@@ -80,7 +93,7 @@ def _is_alike(value, parameter):
 class _Locals:
     """An optimizer that holds local tensors in place of DTensors, for a step."""
 
-    def __init__(self, optimizer, places):
+    def __init__(self, optimizer):
         self.optimizer = optimizer
 
     def __enter__(self):
@@ -121,50 +134,47 @@ class _Locals:
 def _whole(key, value, parameter, local):
     is_row = isinstance(value, torch.Tensor) and isinstance(parameter, DTensor) and key != "step" \
         and value.shape == local.shape
-    return DTensor.from_local(value, parameter.device_mesh, parameter.placements, run_check=False,
-                              shape=parameter.shape, stride=parameter.stride()) if is_row else value
+    return _rows.of_rows(value, parameter) if is_row else value
 
 
 # ---- clipping ------------------------------------------------------------------------------------
 
 
-def _layout_of(tensors, places):
-    """The layout of sharded modules that all tensors have, or None."""
+def _mesh_of(tensors):
+    """The mesh of a sharded module over whose ranks the rows of all tensors are distributed, or None."""
     if not tensors or not all(isinstance(each, DTensor) for each in tensors):
         return None
-    for mesh, placements, runtime in places.layouts():
+    for mesh in {model.root.mesh for model in _rows.models.values()}:
+        placements = _rows.placements_of(mesh)
         if all(each._spec.mesh == mesh and each._spec.placements == placements for each in tensors):
-            return mesh, runtime
+            return mesh
     return None
 
 
-def _total_norm(original, places):
+def _total_norm(original):
     @functools.wraps(original)
     def run(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        layout = _layout_of(tensors, places)
-        if layout is None or float(norm_type) <= 0:
+        mesh = _mesh_of(tensors)
+        if mesh is None or float(norm_type) <= 0:
             return original(tensors, norm_type, error_if_nonfinite, foreach)
-        mesh, runtime = layout
         own = original([each._local_tensor for each in tensors if each._local_tensor.numel()], norm_type, False, foreach)
-        every = torch.tensor(runtime.all_gather([float(own)]), dtype=torch.float64).flatten()
-        ranks = mesh.mesh if mesh.ndim == 1 else mesh.mesh[mesh.get_local_rank(0)]
-        total = torch.linalg.vector_norm(every[ranks], float(norm_type)).to(own)
+        total = _rows.norm_over_ranks(own, float(norm_type), mesh).to(own)
         if error_if_nonfinite and not total.isfinite():
-            raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so "
-                               "it cannot be clipped. To disable this error and scale the gradients by the non-finite "
+            raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
+                               "so it cannot be clipped. To disable this error and scale the gradients by the non-finite "
                                "norm anyway, set `error_if_nonfinite=False`")
         return DTensor.from_local(total, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return run
 
 
-def _clip(original, places):
+def _clip(original):
     @functools.wraps(original)
     def run(parameters, max_norm, total_norm, foreach=None):
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         gradients = [each.grad for each in parameters if each.grad is not None]
         is_total = isinstance(total_norm, DTensor) and all(each.is_replicate() for each in total_norm.placements)
-        if not is_total or _layout_of(gradients, places) is None:
+        if not is_total or _mesh_of(gradients) is None:
             return original(parameters, max_norm, total_norm, foreach)
         return original([types.SimpleNamespace(grad=each._local_tensor) for each in gradients], max_norm,
                         total_norm._local_tensor, foreach)

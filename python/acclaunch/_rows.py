@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTensors over rows: the parameters of sharded modules between uses, their gradients, and the states of their
+optimizers. Each rank that shards has as many rows as torch.chunk gives it."""
+
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+# ---- meshes --------------------------------------------------------------------------------------
+
+_meshes = {}  # by their shape: the default process group of the time when they were made, and the mesh
+
+
+def mesh_of(shape, device=None):
+    """A mesh of all ranks, of which those of the last dimension shard."""
+    world, key = dist.group.WORLD, (shape, device)
+    if key not in _meshes or _meshes[key][0] is not world:
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        _meshes[key] = world, init_device_mesh(device, shape)
+    return _meshes[key][1]
+
+
+def placements_of(mesh):
+    return (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
+
+
+# ---- tensors -------------------------------------------------------------------------------------
+
+
+def _row_range(count, mesh):
+    each = -(-count // mesh.size(mesh.ndim - 1))
+    begin = min(count, each * mesh.get_local_rank(mesh.ndim - 1))
+    return begin, min(count, begin + each)
+
+
+def own_rows(whole, mesh):
+    """This rank's rows of a whole tensor, a view."""
+    begin, end = _row_range(whole.shape[0], mesh)
+    return whole.detach()[begin:end]
+
+
+def own_elements(like):
+    """The elements [begin, end) of a DTensor that are this rank's rows."""
+    begin, end = _row_range(like.shape[0], like.device_mesh)
+    numel = like.numel() // like.shape[0] if like.shape[0] else 0
+    return begin * numel, end * numel
+
+
+def of_rows(rows, like):
+    """A DTensor with the shape and the placements of `like`, whose local tensor is `rows`."""
+    return DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=like.shape,
+                              stride=like.stride())
+
+
+def distributed(value, like):
+    """A DTensor of this rank's rows of the whole value of a parameter, or of anything with its shape. Returns other
+    values as they are."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or not isinstance(like, DTensor) \
+            or value.dim() == 0 or value.shape != like.shape:
+        return value
+    return of_rows(own_rows(value, like.device_mesh).to(like._local_tensor.device, copy=True), like)
+
+
+@torch.no_grad()
+def set_rows(parameter, whole):
+    """Gives a parameter the values of a whole tensor."""
+    parameter._local_tensor.copy_(own_rows(whole, parameter.device_mesh))
+
+
+@torch.no_grad()
+def whole_of(tensor):
+    """The whole value of a tensor: a DTensor that one rank has in its memory, or no DTensor at all, is not copied.
+    Collective for rows of several ranks."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    return tensor.detach().full_tensor() if tensor.numel() else tensor._local_tensor.new_empty(tensor.shape)
+
+
+def copy_of(tensor):
+    """A copy of the whole value of a DTensor. Collective."""
+    whole = whole_of(tensor)
+    return whole.clone() if whole.data_ptr() == tensor._local_tensor.data_ptr() else whole
+
+
+def norm_over_ranks(own, norm_type, mesh):
+    """The norm of order `norm_type` of what all ranks that shard have, of which `own` is this rank's: a tensor of one
+    element, float64. Collective."""
+    group = mesh.get_group(mesh.ndim - 1)
+    every = torch.empty(dist.get_world_size(group), dtype=torch.float64, device=mesh.device_type)
+    dist.all_gather_into_tensor(every, own.detach().to(every).view(1), group=group)
+    return torch.linalg.vector_norm(every, norm_type)
+
+
+def exchange(optimizer, successors):
+    """Lets an optimizer update rows in place of whole parameters. successors: by a parameter, the DTensor in its
+    place."""
+    for group in optimizer.param_groups:
+        group["params"] = [successors.get(each, each) for each in group["params"]]
+    for parameter in successors.keys() & optimizer.state.keys():
+        sharded = successors[parameter]
+        optimizer.state[sharded] = {name: distributed(value, sharded)
+                                    for name, value in optimizer.state.pop(parameter).items()}
+
+
+# ---- the models that use the rows ----------------------------------------------------------------
+
+models = weakref.WeakValueDictionary()  # by their numbers: in the order of their first forwards, the same on all ranks
+
+
+def is_row(parameter):
+    """True for a parameter of a module that has had its first forward."""
+    return getattr(parameter, "_acc_model", None) in models
+
+
+def fence(numbers=models):
+    """Before the program reads or changes rows of these models: waits until no rank uses them any more. Collective."""
+    for number in sorted(numbers):
+        model = models.get(number)
+        if model is not None:
+            model.fence()
+
+
+def successor_of(parameter):
+    """The parameter that has taken the place of this one when its module was sharded, and its name there."""
+    return parameter.__dict__.get("_acc_successor", (None, None))
