@@ -11,7 +11,6 @@ declares the units of its module's tree to the runtime (`_bind`)."""
 
 import functools
 import itertools
-import os
 import sys
 import weakref
 
@@ -376,14 +375,7 @@ _numbers = itertools.count()  # of models, in the order of their first forwards,
 def _runtime(fields):
     key = tuple(sorted(fields.items()))
     if key not in _runtimes:
-        mode = os.environ.get("ACC_MODE")
-        if mode == "deepspeed":  # its engine says here what its configuration means
-            os.environ["ACC_MODE"] = "none"
-        try:
-            _runtimes[key] = Runtime(fields)
-        finally:
-            if mode is not None:
-                os.environ["ACC_MODE"] = mode
+        _runtimes[key] = Runtime(fields)
     return _runtimes[key]
 
 

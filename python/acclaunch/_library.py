@@ -246,7 +246,7 @@ _CALLS = {
     "acc_runtime_from_environment": (_POINTERS,),
     "acc_fsdp_plugin_create": (_POINTERS,),
     "acc_fsdp_plugin_set": (_POINTER, _TEXT, _TEXT),
-    "acc_runtime_from_environment_with_fsdp": (_POINTER, _POINTERS),
+    "acc_runtime_in_mode_with_fsdp": (_TEXT, _POINTER, _POINTERS),
     "acc_runtime_device": (_POINTER, c.POINTER(DeviceInfo)),
     "acc_runtime_describe": (_POINTER, c.c_void_p, _SIZE),
     "acc_runtime_last_micro_step": (_POINTER, _POINTER, _INTS),

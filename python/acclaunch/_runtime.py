@@ -150,7 +150,7 @@ class Runtime:
 
     def __init__(self, _plugin=None):
         """_plugin: fields of Accelerate's FullyShardedDataParallelPlugin as text, by name, which win over
-        the launcher's settings."""
+        the launcher's settings, whatever strategy the launcher has been given."""
         self._library = library()
         if _plugin is None:
             self.handle = self._library.make("runtime_from_environment")
@@ -159,7 +159,7 @@ class Runtime:
             try:
                 for field, value in _plugin.items():
                     self._library.fsdp_plugin_set(plugin, field.encode(), value.encode())
-                self.handle = self._library.make("runtime_from_environment_with_fsdp", plugin)
+                self.handle = self._library.make("runtime_in_mode_with_fsdp", b"none", plugin)
             finally:
                 self._library.fsdp_plugin_free(plugin)
         release(self, self._library.runtime_free, self.handle)

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -31,6 +30,7 @@ from torch.distributed.fsdp.wrap import (CustomPolicy, ModuleWrapPolicy, always_
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 from leave import leave  # noqa: E402
+from run_ranks import run_ranks  # noqa: E402
 
 OURS = os.environ.get("ACC_ENGINE") == "acc"
 if not OURS:  # torch's FSDP reuses memory whose values it means to have copied to a CPU
@@ -454,15 +454,8 @@ def worker(folder, part):
 
 
 def main():
-    acclaunch, package = sys.argv[1:]
-
     def run(engine, ranks, part="all"):
-        run = subprocess.run([acclaunch, "--engine", engine, "--cpu", "--num_processes", str(ranks), "--preload",
-                              "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
-                              os.path.abspath(__file__), folder, part],
-                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
-                             capture_output=True, text=True, timeout=290)
-        assert run.returncode == 0, run.stdout + run.stderr
+        run = run_ranks(ranks, folder, part, flags=("--engine", engine))
         assert ("acclaunch: engine acc, " in run.stderr) == (engine == "acc"), run.stderr
         return [json.loads(pathlib.Path(f"{folder}/{engine}.{ranks}.{part}.{rank}.json").read_text())
                 for rank in range(ranks)]

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -28,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 from leave import leave  # noqa: E402
+from run_ranks import run_ranks  # noqa: E402
 
 WORDS, SIZE = 13, 6
 
@@ -657,15 +657,9 @@ def worker(folder):
 
 
 def main():
-    acclaunch, package = sys.argv[1:]
     for ranks in (2, 4):
         with tempfile.TemporaryDirectory() as folder:
-            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload",
-                                  "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
-                                  os.path.abspath(__file__), folder],
-                                 env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
-                                 capture_output=True, text=True, timeout=290)
-        assert run.returncode == 0, run.stdout + run.stderr
+            run = run_ranks(ranks, folder)
         assert run.stdout.count("trained") == ranks, run.stdout
 
 

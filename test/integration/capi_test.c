@@ -187,6 +187,9 @@ static void expect_plugins(int is_alone) {
   EXPECT_OK(acc_fsdp_plugin_set(fsdp, "dp_shard_size", "2"));
   acc_runtime* runtime = NULL;
   EXPECT(acc_runtime_from_environment_with_fsdp(fsdp, &runtime) == ACC_CONFIG);
+  EXPECT(acc_runtime_in_mode_with_fsdp("deepspeed", fsdp, &runtime) == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "Plugin contradicts ACC_MODE") != NULL);
+  EXPECT(acc_runtime_in_mode_with_fsdp(NULL, fsdp, &runtime) == ACC_INVALID_ARGUMENT);
   EXPECT(runtime == NULL);
   acc_fsdp_plugin_free(fsdp);
 

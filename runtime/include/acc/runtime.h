@@ -121,6 +121,10 @@ ACC_API acc_status acc_fsdp_plugin_set(acc_fsdp_plugin* plugin, const char* fiel
  * two exclude each other; the message names both sources. */
 ACC_API acc_status acc_runtime_from_environment_with_fsdp(const acc_fsdp_plugin* plugin,
                                                           acc_runtime** runtime) ACC_NOEXCEPT;
+/* The same for a launcher in mode `mode` (none, fsdp or deepspeed) in place of the one in ACC_MODE.
+ * For a program whose own calls decide how it shards: none. */
+ACC_API acc_status acc_runtime_in_mode_with_fsdp(const char* mode, const acc_fsdp_plugin* plugin,
+                                                 acc_runtime** runtime) ACC_NOEXCEPT;
 
 /* The same four functions for DeepSpeed's settings. */
 ACC_API acc_status acc_deepspeed_plugin_create(acc_deepspeed_plugin** plugin) ACC_NOEXCEPT;

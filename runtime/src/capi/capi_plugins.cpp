@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plugins in C are tables of fields that are set by name, so that a new field of a plugin needs no
 // new function.
+#include "acc/settings/environment.hpp"
 #include "capi/capi.hpp"
 
 struct acc_fsdp_plugin {
@@ -49,6 +50,16 @@ acc_status acc_fsdp_plugin_set(acc_fsdp_plugin* plugin, const char* field,
 acc_status acc_runtime_from_environment_with_fsdp(const acc_fsdp_plugin* plugin,
                                                   acc_runtime** runtime) noexcept {
   return start(plugin, runtime);
+}
+acc_status acc_runtime_in_mode_with_fsdp(const char* mode, const acc_fsdp_plugin* plugin,
+                                         acc_runtime** runtime) noexcept {
+  return guarded([&] {
+    acc_runtime*& result = required(runtime, "runtime");
+    acc::settings::Environment environment = acc::settings::current_environment();
+    environment.insert_or_assign("ACC_MODE", string_of(mode, "mode"));
+    result = new acc_runtime{acc::Runtime::from_settings(acc::settings::settings_from_environment(
+        environment, required(plugin, "plugin").value.program_settings()))};
+  });
 }
 
 acc_status acc_deepspeed_plugin_create(acc_deepspeed_plugin** plugin) noexcept {

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import subprocess
+import sys
+
+DEADLINE = 290  # seconds; far more than a busy machine needs
+
+
+def run_ranks(ranks, *arguments, flags=(), preload="torch.distributed.fsdp,torch.distributed.checkpoint.state_dict"):
+    """Starts this test once more on each rank, by the launcher and with the package that its arguments name. Returns
+    the ended run, which must succeed."""
+    program, acclaunch, package = sys.argv[:3]
+    run = subprocess.run([acclaunch, *flags, "--cpu", "--num_processes", str(ranks), "--preload",
+                          f"torch._dynamo,{preload}", os.path.abspath(program), *arguments],
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         capture_output=True, text=True, timeout=DEADLINE)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run
