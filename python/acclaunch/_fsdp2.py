@@ -2,7 +2,7 @@
 """The interface of FSDP 2 (torch.distributed.fsdp.fully_shard) on the runtime, for `--engine acc`.
 
 Between uses a module's parameters are DTensors over this rank's rows, in the layout of FSDP 2. From the
-first forward on, their local tensors are the runtime's memory. A forward of the root publishes the rows,
+first forward on, their local tensors are the runtime's memory. A forward in no other one publishes the rows,
 which anything may have changed since the last one: an optimizer, load_state_dict, a copy_. The end of a
 backward gives every parameter that it reached its `grad`, a DTensor over ordinary memory.
 
@@ -26,7 +26,7 @@ from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentErr
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime, release
-from acclaunch._sharding import Lifetime, Model, _inside, _shape
+from acclaunch._sharding import Lifetime, Model, _inside, _shape, put_in_later
 from acclaunch._units import Member, Unit, in_backward, map_tensors, put
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -93,8 +93,11 @@ class RowMember(Member):
                     f"parameter '{self.names[0]}' was replaced after the first forward by "
                     f"{'no parameter' if found is None else type(found).__name__ + ' ' + str(list(found.shape))}; "
                     f"expected a DTensor {list(old.shape)} {old.dtype} {old.placements}")
+            self._check_ties(found)
             self.stand(found)
             self.put(found)
+        elif len(self.slots) > 1:
+            self._check_ties(found)
         local = found._local_tensor
         if local is self.own:
             return
@@ -109,6 +112,15 @@ class RowMember(Member):
             with torch.no_grad():
                 self.own.copy_(local)
         found._local_tensor = self.own
+
+    def _check_ties(self, found):
+        for module, attribute in self.slots[1:]:
+            other = module._parameters.get(attribute)
+            if other is not found and not (
+                    isinstance(other, DTensor) and torch.equal(other._local_tensor, found._local_tensor)):
+                raise InvalidArgumentError(
+                    f"parameter '{self.names[0]}' was replaced after the first forward in one of its places, "
+                    f"'{attribute}' of {type(module).__name__}, and not in the others with the same values")
 
     def stand(self, parameter):
         """Makes `parameter` the one that the program sees."""
@@ -134,7 +146,7 @@ class RowMember(Member):
 class RowUnit(Unit):
     def __init__(self, model, state, name, handle):
         super().__init__(model, state.modules[0], name, handle)
-        self.state = state
+        self.state, self.modules = state, state.modules
         self.empty = []  # members without elements, which the runtime does not know
         self.whole = None  # the scope that `unshard` has opened
         self.awaited = set()  # modules of a list that have not run yet in this forward of the root
@@ -142,6 +154,9 @@ class RowUnit(Unit):
         policy = state.precision
         casts = state.root_casts_inputs if state is model.root else policy.cast_forward_inputs
         self.casts_to = policy.param_dtype if casts else None
+
+    def own_parameters(self):
+        return [*super().own_parameters(), *self.state.ignored]
 
     def unshard(self):
         if self.whole is None and not self.forwards and not self.backwards:
@@ -238,10 +253,9 @@ class RowModel(Model):
 
         self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
         for unit in self.units:
-            unit.module_parameters = tuple(parameter for each in unit.state.modules
-                                           for parameter in each.parameters())
             unit.prepare()
             unit.state.unit = unit
+        self.remember_module()
 
     def _declare_parameter(self, unit, slots):
         module, attribute = slots[0]
@@ -269,7 +283,7 @@ class RowModel(Model):
     # ---- forward and backward
 
     def check_module(self):
-        """Before a forward of the root: makes this rank's rows what all ranks see."""
+        """Before a forward that is in no other one: makes this rank's rows what all ranks see."""
         self.check_backward()
         whole = [unit for unit in self.units if unit.whole is not None]
         for unit in whole:
@@ -277,6 +291,7 @@ class RowModel(Model):
         for unit in self.units:
             for member in unit.members:
                 member.adopt()
+        self.check_parameters()
         self.library.model_publish(self.handle)
         for unit in whole:
             unit.open_whole()
@@ -433,8 +448,7 @@ def _give_slots(module, states):
             if parameter is None or any(parameter in each.ignored for each in own):
                 continue
             if not isinstance(parameter, DTensor):
-                raise InvalidArgumentError(f"parameter '{prefix}.{attribute}' was put into the module after "
-                                           "fully_shard, which has not sharded it: change the module before")
+                raise put_in_later(f"{prefix}.{attribute}" if prefix else attribute)
             local = parameter._local_tensor
             if is_traceable_wrapper_subclass(local) or hasattr(local, "fsdp_pre_all_gather"):
                 raise NotSupportedError(f"parameter '{prefix}.{attribute}' is a {type(local).__name__} with functions "

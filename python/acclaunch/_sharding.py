@@ -35,6 +35,7 @@ class Model(Uncopied):
         self.buffers = []  # SavedBuffers
         self.memory = GatheredMemory()
         self.source = None  # of the initial values, which the library may ask for as long as it lives
+        self.open_forwards = 0  # of all units
         self.backwards = None  # Uses of the running backward, in the order of their begin
         self.gathered = False  # in acc.gathered: the parameters are whole
         self.has_gradients = False  # of backwards since the last step
@@ -50,15 +51,10 @@ class Model(Uncopied):
     # ---- checks
 
     def remember_module(self):
-        """Keeps what `check_module` compares: the places of parameters, and the number of parameters
-        and submodules of each module."""
-        self.places = [(module._parameters, attribute, member.sharded)
-                       for unit in self.units for member in unit.members
-                       for module, attribute in member.slots]
-        self.sizes = [(name, module, len(module._parameters), len(module._modules))
-                      for name, module in self.module.named_modules()]
+        """Keeps what `check_parameters` compares: the parameters and submodules of each module."""
+        self.tree = [(module, _ids_in(module)) for module in self.module.modules()]
         for unit in self.units:
-            unit.module_parameters = tuple(unit.module.parameters())
+            unit.module_parameters = tuple(each for module in unit.modules for each in module.parameters())
 
     def check_backward(self):
         if self.backwards is not None:
@@ -67,14 +63,17 @@ class Model(Uncopied):
 
     def check_module(self):
         self.check_backward()
-        for parameters, attribute, sharded in self.places:
-            if parameters.get(attribute) is not sharded:
-                raise InvalidArgumentError(f"parameter '{sharded.acc_name}' was replaced after "
-                                           "acc.fully_shard: change the module before it is sharded")
-        for name, module, parameters, modules in self.sizes:
-            if len(module._parameters) != parameters or len(module._modules) != modules:
-                raise InvalidArgumentError(f"module '{name}' has got or lost a parameter or a submodule "
-                                           "after acc.fully_shard: change it before it is sharded")
+        self.check_parameters()
+
+    def check_parameters(self):
+        """Nothing would shard a parameter that is new in the module, nor reduce its gradient."""
+        if all(_ids_in(module) == ids for module, ids in self.tree):
+            return
+        known = {id(each) for unit in self.units for each in unit.own_parameters()}
+        for name, parameter in self.module.named_parameters():
+            if parameter.numel() and id(parameter) not in known:
+                raise put_in_later(name)
+        self.remember_module()
 
     def check_inputs(self, unit, tensors):
         for each in tensors:
@@ -83,7 +82,7 @@ class Model(Uncopied):
                                            f"runtime computes on {self.device}")
 
     def leave_forward(self, forward):
-        """At the end of a forward of the root."""
+        """At the end of a forward that is in no other one: of the root, or of a unit that the program calls by itself."""
 
     # ---- backward
 
@@ -205,6 +204,15 @@ class SavedBuffer:
                 f"buffer '{self.names[0]}' is {what}, and was {list(self.memory.shape)} "
                 f"{self.memory.dtype} in acc.fully_shard: its shape and dtype must stay the same")
         return found[0]
+
+
+def _ids_in(module):
+    return [*map(id, module._modules.values()), *map(id, module._parameters.values())]
+
+
+def put_in_later(name):
+    return InvalidArgumentError(f"parameter '{name}' was put into the module after fully_shard, which has not sharded "
+                                "it: change the module before")
 
 
 def _fields(function, handle, report):

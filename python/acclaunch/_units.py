@@ -208,6 +208,7 @@ class Unit(Uncopied):
     def __init__(self, model, module, name, handle):
         self.library = library()
         self.model, self.module, self.name, self.handle = model, module, name, handle
+        self.modules = [module]
         self.label = name or "root"
         self.is_root = module is model.module
         self.members = []
@@ -225,6 +226,9 @@ class Unit(Uncopied):
                 self.await_gradients(member)
             member.put(member.sharded)
         self.find_trained()
+
+    def own_parameters(self):
+        return [member.sharded for member in self.members]
 
     def find_trained(self):
         self.trained = [member for member in self.members if member.trains]
@@ -325,10 +329,11 @@ class Unit(Uncopied):
         if model.gathered:
             return None
         inside = in_backward() != -1
-        if self.is_root and not self.forwards and not inside:
+        if not model.open_forwards and not inside:
             model.check_module()
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
+        model.open_forwards += 1
         tensors = tensors_in(arguments, keywords)
         model.check_inputs(self, tensors)
         self.follow_requires_grad()
@@ -377,6 +382,7 @@ class Unit(Uncopied):
         if not self.forwards:  # acc.gathered, or torch.compile gave up in before_forward
             return None
         forward = self.forwards.pop()
+        self.model.open_forwards -= 1
         self.remove()
         if forward.saves:
             self.model.memory.leave()
@@ -394,7 +400,7 @@ class Unit(Uncopied):
         if forward.handle is not None:
             self.end_quietly(forward.handle) if forward.quiet else \
                 self.library.forward_end(forward.handle)
-        if self.is_root and not self.forwards:
+        if not self.model.open_forwards and in_backward() == -1:
             self.model.leave_forward(forward)
         return output
 

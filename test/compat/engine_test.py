@@ -487,6 +487,24 @@ def low_precision(trial, **keywords):
     plain(trial, **keywords)
 
 
+def parts(trial):
+    """A unit that the program calls by itself, after steps, computes with the values of the last one."""
+    policy = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    trial.arguments = {**trial.arguments, "mp_policy": policy}
+    net = trial.sharded(Net())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    for number in range(2):
+        trial.step(net, optimizer)
+        for inputs in torch.randn(3, 2, SIZE, generator=trial.generator):
+            loss = net.blocks[number](inputs).float().square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                trial.note(loss, net.blocks[number](inputs).float().square().sum())
+    trial.note_weights(net)
+
+
 def boxes(trial):
     plain(trial, make=Boxes)
 
@@ -496,9 +514,9 @@ def boxes_in_low_precision(trial):
 
 
 CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
-         two_losses: 2e-6, read_weights: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6, two_models: 2e-6,
-         optimizers: 2e-6, boxes: 2e-6, low_precision: 1e-2, boxes_in_low_precision: 1e-2, dtypes: 1e-2, policies: 1e-2,
-         unfrozen: 2e-6, whole: 2e-6, partly_reduced: 2e-6}
+         two_losses: 2e-6, read_weights: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6,
+         two_models: 2e-6, optimizers: 2e-6, boxes: 2e-6, low_precision: 1e-2, boxes_in_low_precision: 1e-2,
+         dtypes: 1e-2, policies: 1e-2, unfrozen: 2e-6, whole: 2e-6, partly_reduced: 2e-6, parts: 1e-2}
 
 
 def run(case, shard, mesh, **arguments):
@@ -572,12 +590,30 @@ def refused(mesh, shard):
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
 
-    def put_in_later():
-        changed = net()
-        changed.head.bias = nn.Parameter(torch.zeros(WORDS))
-        changed(ids)
+    def changed_by(change, forwards, **keywords):
+        def run():
+            changed = Trial(shard, mesh, {}).sharded(Net(**keywords))
+            for _ in range(forwards):
+                changed(ids)
+            change(changed)
+            changed(ids)
+        return run
 
-    expect(InvalidArgumentError, "'head.bias' was put into the module after fully_shard", put_in_later)
+    def head_with_bias(changed):
+        changed.head.bias = nn.Parameter(torch.zeros(WORDS))
+
+    def new_head(changed):
+        changed.head = nn.Linear(SIZE, WORDS, bias=False)
+
+    def tie_of_others(changed):
+        changed.head.weight = nn.Parameter(changed.head.weight.detach() + 1)
+
+    for forwards in (0, 1):
+        expect(InvalidArgumentError, "'head.bias' was put into the module after fully_shard",
+               changed_by(head_with_bias, forwards, tied=False))
+        expect(InvalidArgumentError, "'head.weight' was put into the module after fully_shard",
+               changed_by(new_head, forwards, tied=False))
+    expect(InvalidArgumentError, "in one of its places, 'weight' of Linear", changed_by(tie_of_others, 1))
 
     def gathers_itself():
         changed = net()
@@ -586,13 +622,11 @@ def refused(mesh, shard):
 
     expect(NotSupportedError, "'head.weight' is a Tensor with functions of its own for gathering", gathers_itself)
 
-    def replaced():
-        changed = net()
-        changed(ids)
+    def whole_head(changed):
         changed.head.weight = nn.Parameter(torch.zeros(WORDS, SIZE))
-        changed(ids)
 
-    expect(InvalidArgumentError, "'head.weight' was replaced after the first forward", replaced)
+    expect(InvalidArgumentError, "'head.weight' was replaced after the first forward",
+           changed_by(whole_head, 1, tied=False))
 
     def optimized_before():
         made = Net(tied=False)

@@ -53,6 +53,12 @@ def added(acc):
     loss(model)
 
 
+def exchanged(acc):
+    model = sharded(acc)
+    model[0] = nn.Linear(4, 4)
+    loss(model)
+
+
 def replaced(acc):
     model = sharded(acc)
     model[0].weight = nn.Parameter(torch.ones(4, 4))
@@ -356,8 +362,9 @@ MISTAKES = {
         used_outside, "InvalidArgumentError", "parameter '0.weight' is sharded .* its unit '0'"),
     "a gradient outside of its unit": (
         gradient_outside, "InvalidArgumentError", "'0.weight' is used outside of its unit '0'"),
-    "a new parameter": (added, "InvalidArgumentError", "module '0' has got or lost a parameter"),
-    "another parameter": (replaced, "InvalidArgumentError", "parameter '0.weight' was replaced"),
+    "a new parameter": (added, "InvalidArgumentError", "'0.more' was put into the module after fully_shard"),
+    "a new module": (exchanged, "InvalidArgumentError", "'0.weight' was put into the module after fully_shard"),
+    "another parameter": (replaced, "InvalidArgumentError", "'0.weight' was put into the module after fully_shard"),
     "trained after sharding": (
         trained_later, "InvalidArgumentError",
         "parameter '1.bias' cannot require a gradient: it was declared frozen"),
