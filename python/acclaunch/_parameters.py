@@ -108,10 +108,12 @@ class _DeviceMemory:
                                          "typestr": _TYPE_STRINGS[nbytes]}
 
 
-@torch.inference_mode(False)  # a tensor made in inference mode could not be used in a backward
 def view(address, shape, dtype, device, owner=None):
     """A tensor, [shape], whose elements are the library's memory at `address`. owner: an object that lives
     as long as the tensor's memory is used."""
+    if torch.is_inference_mode_enabled():  # a tensor made there could not be used in a backward
+        with torch.inference_mode(False):
+            return view(address, shape, dtype, device, owner)
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype, device=device)
     if device.type == "cuda":
@@ -120,4 +122,4 @@ def view(address, shape, dtype, device, owner=None):
     nbytes = shape.numel() * dtype.itemsize
     memory = (ctypes.c_char * nbytes).from_address(address)
     memory.owner = owner
-    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -409,16 +409,15 @@ class Unit(Uncopied):
 
         def own(tensor):
             if addresses and tensor.untyped_storage().data_ptr() in addresses:
-                return tensor.clone()  # a parameter, or a view of one, that is returned
-            # The hook of a leaf, such as a parameter, would stay for later forwards.
-            return tensor.view_as(tensor) if tensor.is_leaf and tensor.requires_grad else tensor
-
-        output = map_tensors(own, output)
-        for each in tensors_in(output):
-            if each.requires_grad:
+                tensor = tensor.clone()  # a parameter, or a view of one, that is returned
+            if tensor.is_leaf and tensor.requires_grad:
+                tensor = tensor.view_as(tensor)  # the hook of a leaf, such as a parameter, would stay for later forwards
+            if tensor.requires_grad:
                 # A hook on the node runs after the hooks on its outputs, which may end the next unit.
-                each.grad_fn.register_prehook(use.begin_backward)
-        return output
+                tensor.grad_fn.register_prehook(use.begin_backward)
+            return tensor
+
+        return map_tensors(own, output)
 
     # ---- backward
 
