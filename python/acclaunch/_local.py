@@ -158,12 +158,13 @@ def _total_norm(original):
         mesh = _mesh_of(tensors)
         if mesh is None or float(norm_type) <= 0:
             return original(tensors, norm_type, error_if_nonfinite, foreach)
-        own = original([each._local_tensor for each in tensors if each._local_tensor.numel()], norm_type, False, foreach)
+        rows = [each._local_tensor for each in tensors if each._local_tensor.numel()]
+        own = original(rows, norm_type, False, foreach)
         total = _rows.norm_over_ranks(own, float(norm_type), mesh).to(own)
         if error_if_nonfinite and not total.isfinite():
             raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
-                               "so it cannot be clipped. To disable this error and scale the gradients by the non-finite "
-                               "norm anyway, set `error_if_nonfinite=False`")
+                               "so it cannot be clipped. To disable this error and scale the gradients by the "
+                               "non-finite norm anyway, set `error_if_nonfinite=False`")
         return DTensor.from_local(total, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return run
 

@@ -82,7 +82,7 @@ class Model(Uncopied):
                                            f"runtime computes on {self.device}")
 
     def leave_forward(self, forward):
-        """At the end of a forward that is in no other one: of the root, or of a unit that the program calls by itself."""
+        """At the end of a forward in no other one: of the root, or of a unit that the program calls by itself."""
 
     # ---- backward
 

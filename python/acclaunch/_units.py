@@ -411,7 +411,8 @@ class Unit(Uncopied):
             if addresses and tensor.untyped_storage().data_ptr() in addresses:
                 tensor = tensor.clone()  # a parameter, or a view of one, that is returned
             if tensor.is_leaf and tensor.requires_grad:
-                tensor = tensor.view_as(tensor)  # the hook of a leaf, such as a parameter, would stay for later forwards
+                # The hook of a leaf, such as a parameter, would stay for later forwards.
+                tensor = tensor.view_as(tensor)
             if tensor.requires_grad:
                 # A hook on the node runs after the hooks on its outputs, which may end the next unit.
                 tensor.grad_fn.register_prehook(use.begin_backward)
