@@ -89,9 +89,10 @@ def norm_over_ranks(own, norm_type, mesh):
     """The norm of order `norm_type` of what all ranks that shard have, of which `own` is this rank's: a tensor of one
     element, float64. Collective."""
     group = mesh.get_group(mesh.ndim - 1)
-    every = torch.empty(dist.get_world_size(group), dtype=torch.float64, device=mesh.device_type)
-    dist.all_gather_into_tensor(every, own.detach().to(every).view(1), group=group)
-    return torch.linalg.vector_norm(every, norm_type)
+    own = own.detach().to(mesh.device_type, torch.float64)
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, own, group=group)
+    return torch.linalg.vector_norm(torch.stack(every), norm_type)
 
 
 def exchange(optimizer, successors):
