@@ -2,7 +2,7 @@
 """DeepSpeed's engine on the runtime, for `--engine acc`.
 
 `deepspeed.initialize`, its configuration, data loader, schedules, counters and checkpoint files stay DeepSpeed's own:
-the engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.fully_shard`, and whose optimizer updates this
+the engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.make_sharded`, and whose optimizer updates this
 rank's rows, which are the fp32 master weights. ZeRO 3 frees the gathered parameters after each use, 1 and 2 keep them,
 stage 0 shards over one rank."""
 
@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from acclaunch import _deepspeed_files, _fsdp2
+from acclaunch import _deepspeed_files, _fsdp2, _local
 from acclaunch._library import NotSupportedError
 from acclaunch._sharding import _candidates
 from acclaunch._units import put
@@ -64,7 +64,6 @@ def _refused_of(config, device):
     yield "tensor_parallel", getattr(config.tensor_parallel_config, "autotp_size", 0) > 1
     yield "sequence_parallel_size", (given.get("sequence_parallel_size") or 1) > 1
     yield "managed_gradient_accumulation: false", not getattr(config, "managed_gradient_accumulation", True)
-    yield "gradient_allreduce_op: sum", getattr(config, "gradient_allreduce_op", "mean") != "mean"
     yield "checkpoint.load_universal", config.load_universal_checkpoint
     yield "checkpoint.writer", bool((given.get("checkpoint") or {}).get("writer"))
     for name in ("nebula", "datastates_ckpt"):
@@ -173,8 +172,8 @@ def _move(optimizer, replaced):
         state = optimizer.state.pop(old, None)
         if state is not None:
             optimizer.state[new] = {key: _deepspeed_files.distributed(
-                    _deepspeed_files.rows_of(value, new), new) if torch.is_tensor(value) and value.shape == new.shape
-                                    else value for key, value in state.items()}
+                    _deepspeed_files.rows_of(value, new), new) if _local.is_elementwise(key, value, new) else value
+                                    for key, value in state.items()}
 
 
 def _moved(parameter, replaced):
@@ -248,7 +247,8 @@ class RowOptimizer(ZeROOptimizer):
             if each.grad is None:  # DeepSpeed updates such a parameter with a gradient of zeros
                 each.grad = torch.zeros_like(each)
         gradients = [each.grad._local_tensor for each in parameters]
-        norm, scale = self._norm_of(gradients), self.loss_scale
+        norm = self._norm_of([each.grad._local_tensor for each in parameters if _fsdp2.counts_here(each)])
+        scale = self.loss_scale
         self.overflow = self.skips_overflows and not math.isfinite(norm)
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
@@ -342,19 +342,24 @@ class Engine(DeepSpeedEngine):
         if self.zero_optimization_stage() < 3:
             _deepspeed_files.serve_whole_state_dicts(self)
 
+    def _broadcast_model(self):
+        """As DeepSpeed's, for scalars too."""
+        for each in self.module.parameters():
+            each.data = each.data.contiguous()
+            dist.broadcast(each.data.view(-1).view(torch.uint8), 0)
+
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
         shape, names = ((ranks,), ("shard",)) if stage > 0 else ((ranks, 1), ("replicate", "shard"))
         half = self.compute_dtype is not torch.float32
         reduced = (self._config.communication_data_type and self.communication_data_type) or torch.float32
-        arguments = {
-            "mesh": init_device_mesh(self.device.type, shape, mesh_dim_names=names),
-            "reshard_after_forward": stage == 3,
-            "mp_policy": MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
-                                              reduce_dtype=reduced if half else None, cast_forward_inputs=False)}
-        for unit in _units_of(model):
-            _fsdp2.fully_shard(unit, **arguments)
-        _fsdp2.fully_shard(model, **arguments)
+        mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        policy = MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
+                                      reduce_dtype=reduced if half else None, cast_forward_inputs=False)
+        for unit in (*_units_of(model), model):
+            _fsdp2.make_sharded([unit], mesh, stage == 3, policy, None)
+            if self._config.gradient_allreduce_op == "sum":
+                unit.set_gradient_divide_factor(1)
 
     def _configure_optimizer(self, client_optimizer, model_parameters):
         parameters = [{**each, "params": [_moved(one, self.replaced) for one in each["params"]]}

@@ -21,7 +21,7 @@ from deepspeed.utils import logger
 from deepspeed.utils.tensor_fragment import fragment_address
 from torch.distributed.tensor import DTensor
 
-from acclaunch import _fsdp2
+from acclaunch import _fsdp2, _local
 from acclaunch._library import ConfigError, NotSupportedError
 
 
@@ -32,6 +32,8 @@ def whole_of(tensor):
 
 def row_range(like):
     """The elements [begin, end) of a parameter that are this rank's rows."""
+    if like.dim() == 0:
+        return 0, 1
     mesh = like._spec.mesh
     rows = -(-like.shape[0] // mesh.size(mesh.ndim - 1))
     begin = min(like.shape[0], rows * mesh.get_local_rank(mesh.ndim - 1))
@@ -248,7 +250,7 @@ def _flat_state(optimizer, flat, parameters):
     made = {}
     for key in dict.fromkeys(key for each in states for key in each):
         values = [each.get(key) for each in states]
-        if any(torch.is_tensor(value) and value.shape == like.shape for value, like in zip(values, parameters)):
+        if any(_local.is_elementwise(key, value, like) for value, like in zip(values, parameters)):
             made[key] = _part(flat, [torch.zeros_like(like) if value is None else value
                                      for value, like in zip(values, parameters)])
         else:
@@ -528,7 +530,7 @@ def _load_whole_optimizer(optimizer, found, saved):
     for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
         for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):
             own = {key: distributed(rows_of(value, parameter), parameter)
-                   if torch.is_tensor(value) and value.shape == parameter.shape else _own_scalar(key, value)
+                   if _local.is_elementwise(key, value, parameter) else _own_scalar(key, value)
                    for key, value in state["state"].get(number, {}).items()}
             if own:
                 optimizer.state[parameter] = own

@@ -15,6 +15,14 @@ from torch.optim import optimizer as hooks
 _OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
     "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"))))
 
+# States that have one value for a parameter, also for one without dimensions.
+_SINGLE = {"step", "mu_product", "eta", "mu"}
+
+
+def is_elementwise(key, value, like):
+    """True for a state of an optimizer that has a value for each element of a parameter of the shape of `like`."""
+    return isinstance(value, torch.Tensor) and value.shape == like.shape and key not in _SINGLE
+
 
 class Places:
     """What `serve` needs to know. is_row: true for a DTensor parameter of a sharded module; before_step: called before
@@ -119,8 +127,7 @@ class _Locals:
 
 
 def _whole(key, value, parameter, local):
-    is_row = isinstance(value, torch.Tensor) and isinstance(parameter, DTensor) and key != "step" \
-        and value.shape == local.shape
+    is_row = isinstance(parameter, DTensor) and is_elementwise(key, value, local)
     return DTensor.from_local(value, parameter.device_mesh, parameter.placements, run_check=False,
                               shape=parameter.shape, stride=parameter.stride()) if is_row else value
 
