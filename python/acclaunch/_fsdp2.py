@@ -60,6 +60,9 @@ class _State:
     def before_forward(self, module, arguments, keywords):
         if self.summoned:
             return None
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise NotSupportedError(f"a forward of {type(module).__name__} in torch.func (grad, vmap, jacrev): the "
+                                    "engine acc does not serve it")
         if self.unit is None:
             _bind(module)
         return self.unit.before_forward(module, arguments, keywords)
@@ -470,10 +473,7 @@ def _give_slots(module, states):
             if not isinstance(parameter, DTensor):
                 raise InvalidArgumentError(f"parameter '{prefix}.{attribute}' was put into the module after "
                                            "fully_shard, which has not sharded it: change the module before")
-            local = parameter._local_tensor
-            if is_traceable_wrapper_subclass(local) or hasattr(local, "fsdp_pre_all_gather"):
-                raise NotSupportedError(f"parameter '{prefix}.{attribute}' is a {type(local).__name__} with functions "
-                                        "of its own for gathering or computing, which the engine acc does not support")
+            _check_kind(parameter._local_tensor, f"{prefix}.{attribute}")
             slots = places.setdefault(parameter, [])
             if (part, attribute) not in slots:
                 slots.append((part, attribute))
@@ -621,6 +621,13 @@ def counts_here(sharded):
     return sharded.dim() > 0 or _shape_of_rows(sharded).numel() > 0
 
 
+def _check_kind(tensor, name):
+    if is_traceable_wrapper_subclass(tensor) or hasattr(tensor, "fsdp_pre_all_gather"):
+        raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__}, a tensor that consists of others or is "
+                                "gathered by functions of its own (such as a quantised weight), which the engine acc "
+                                "does not support. It gathers plain tensors of any dtype")
+
+
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
     placements = _placements(mesh) if parameter.dim() else (Replicate(),) * mesh.ndim
@@ -629,10 +636,11 @@ def _rows_of(parameter, name, mesh):
     if isinstance(parameter, DTensor):
         raise NotSupportedError(f"fully_shard: parameter '{name}' is a DTensor already (tensor parallelism), which "
                                 "the engine acc does not support")
+    _check_kind(parameter, name)
     if not parameter.is_contiguous():
         raise NotImplementedError(f"FSDP does not support non-contiguous parameters yet: {name}, shape="
                                   f"{tuple(parameter.shape)}, stride={parameter.stride()}")
-    local = own_rows(parameter.detach(), mesh).clone()
+    local = own_rows(parameter.detach().as_subclass(torch.Tensor), mesh).clone()
     if not local.is_meta:
         local = local.to(mesh.device_type)
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,

@@ -158,6 +158,16 @@ def dropped(trial):
         trial.note(sum(value.sum() for value in weights(trial).values()))
 
 
+def unmanaged(trial):
+    """Each step is one of all backwards since the last one."""
+    for number in range(6):
+        loss = trial.loss()
+        trial.engine.backward(loss, scale_wrt_gas=False)
+        if number in (0, 3, 5):
+            trial.engine.step()
+        trial.note(loss, trial.engine.global_steps)
+
+
 def without_sync(trial):
     for number in range(6):
         trial.engine.set_gradient_accumulation_boundary(number % 2 == 1)
@@ -200,6 +210,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
             ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5),
             ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
+            ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
             ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5)])
 
 
@@ -259,14 +270,20 @@ def gathered():
         trial.train(2)
         before = weights(trial)
         block = trial.engine.module.blocks[1]
+        weight = block.up.weight  # the program may hold the object
         with _deepspeed.GatheredParameters(list(block.parameters()), modifier_rank=0):
             assert torch.equal(block.up.weight, before["blocks.1.up.weight"])
             if dist.get_rank() == 0:
-                nn.init.constant_(block.up.weight, 0.5)
+                weight.data.fill_(0.5)
         after = weights(trial)
         for name in before:
             changed = torch.full((13, SIZE), 0.5) if name == "blocks.1.up.weight" else before[name]
             assert torch.equal(after[name], changed), name
+        ids = torch.arange(10).view(2, 5)
+        with torch.no_grad():
+            expected = trial.engine(ids)
+            with _deepspeed.GatheredParameters(trial.engine.module.parameters()):
+                torch.testing.assert_close(trial.engine.module(ids), expected)
         trial.train(2)
         if stage == 2:
             whole = trial.engine.module.state_dict()
