@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_map_only
 
 from acclaunch import _engine, _fsdp2
 from acclaunch._library import InvalidArgumentError, NotSupportedError
-from acclaunch._local import is_elementwise
 from acclaunch._parameters import Uncopied
 from acclaunch._sharding import _refuse_gradient
 
@@ -131,14 +130,17 @@ class _Replaced(torch.nn.Parameter):
 def _replace(successors):
     """successors: by a parameter, the DTensor in its place. The optimizers that have been made of the parameters get
     their successors, as torch's FSDP keeps the original objects."""
+    def rows_of(value, sharded):
+        fits = isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == sharded.shape
+        return _local(value, sharded) if fits else value
+
     for optimizer in list(_engine.optimizers):
         for group in optimizer.param_groups:
             group["params"] = [successors.get(each, each) for each in group["params"]]
         for parameter in successors.keys() & optimizer.state.keys():
             sharded = successors[parameter]
-            optimizer.state[sharded] = {
-                name: _local(value, sharded) if is_elementwise(name, value, sharded) else value
-                for name, value in optimizer.state.pop(parameter).items()}
+            optimizer.state[sharded] = {name: rows_of(value, sharded)
+                                        for name, value in optimizer.state.pop(parameter).items()}
     for parameter in successors:
         parameter.grad = None
         parameter.data = parameter.data.new_empty(0)
@@ -260,6 +262,7 @@ class FullyShardedDataParallel(TorchClass):
                                       cast_forward_inputs=precision.cast_forward_inputs)
         if self.cpu_offload.offload_params and mesh.device_type != "cpu":
             raise NotSupportedError("CPUOffload(offload_params=True) on a GPU: the engine acc does not support it")
+        _fsdp2.refuse_scalars([self], self._ignored_params, "FSDP")
         before = {place: place[0]._parameters[place[1]] for places in self._places().values() for place in places}
         state = _fsdp2.shard([self], mesh, self.sharding_strategy not in _KEPT_AFTER_FORWARD, policy,
                              self._ignored_params)
@@ -347,8 +350,7 @@ class FullyShardedDataParallel(TorchClass):
             raise RuntimeError("`clip_grad_norm_()` should only be called on the root FSDP instance")
         norm_type = float(norm_type)
         grads = [each.grad for each in self.parameters() if each.grad is not None]
-        distributed = [each for each in grads if isinstance(each, DTensor)]
-        sharded = [each._local_tensor for each in distributed]
+        sharded = [each._local_tensor for each in grads if isinstance(each, DTensor)]
         others = [each for each in grads if not isinstance(each, DTensor)]
 
         def norm_of(tensors):
@@ -356,8 +358,7 @@ class FullyShardedDataParallel(TorchClass):
             return torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else \
                 torch.zeros((), device=self.compute_device)
 
-        total = norm_of([each._local_tensor for each in distributed if _fsdp2.counts_here(each)])
-        rest = norm_of(others)
+        total, rest = norm_of(sharded), norm_of(others)
         if norm_type == float("inf"):
             dist.all_reduce(total, op=dist.ReduceOp.MAX, group=self.process_group)
             total = torch.maximum(total, rest)
@@ -480,11 +481,10 @@ class FullyShardedDataParallel(TorchClass):
                 raise ValueError(f"the state dict of the optimizer has '{name}', no parameter of this optimizer")
             return name if is_named_optimizer else numbers[parameter]
 
-        def value_of(what, value, parameter):
+        def value_of(value, parameter):
             if not isinstance(value, torch.Tensor):
                 return value
-            if not isinstance(parameter, DTensor) or (
-                    value.dim() == 0 and not is_elementwise(what, value, parameter)):
+            if not isinstance(parameter, DTensor) or value.dim() == 0:
                 return value.clone()  # files of torch share the step of all parameters of a wrapper
             if isinstance(value, DTensor):
                 return value if value.placements == parameter.placements else _local(_whole_of(value), parameter)
@@ -494,7 +494,7 @@ class FullyShardedDataParallel(TorchClass):
 
         made = {key: value for key, value in optim_state_dict.items() if key not in ("state", "param_groups")}
         made["state"] = {key_of(name) if name in parameters else name: {
-            what: value_of(what, value, parameters.get(name)) for what, value in values.items()}
+            what: value_of(value, parameters.get(name)) for what, value in values.items()}
             if isinstance(values, dict) else values for name, values in optim_state_dict["state"].items()}
         if "param_groups" in optim_state_dict:
             made["param_groups"] = [{**copy.deepcopy(group), "params": sorted(key_of(name) for name in group["params"])}

@@ -623,9 +623,9 @@ def counts_here(sharded):
 
 def _check_kind(tensor, name):
     if is_traceable_wrapper_subclass(tensor) or hasattr(tensor, "fsdp_pre_all_gather"):
-        raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__}, a tensor that consists of others or is "
-                                "gathered by functions of its own (such as a quantised weight), which the engine acc "
-                                "does not support. It gathers plain tensors of any dtype")
+        raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__} with functions of its own for gathering "
+                                "or computing (such as a quantised weight), which the engine acc does not support: it "
+                                "gathers plain tensors, of any dtype")
 
 
 def _rows_of(parameter, name, mesh):
@@ -697,13 +697,18 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
             raise ValueError(f"fully_shard does not support containers that do not implement forward: {each}")
         if state_of(each) is not None:
             raise AssertionError("fully_shard has already been applied to this module")
-    for parameter, ((part, attribute), *_) in _managed(modules, frozenset(ignored_params or ())).items():
-        if parameter.dim() == 0:
-            raise ValueError(f"fully_shard doesn't support scalar parameters. Change {attribute} of "
-                             f"{type(part).__name__} to a 1D tensor with numel equal to 1.")
+    refuse_scalars(modules, ignored_params, "fully_shard")
     make_sharded(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy,
                  ignored_params)
     return module
+
+
+def refuse_scalars(modules, ignored, caller):
+    """As torch does."""
+    for parameter, ((_, attribute), *_) in _managed(modules, frozenset(ignored or ())).items():
+        if parameter.dim() == 0:
+            raise ValueError(f"{caller} doesn't support scalar parameters. Change {attribute} to a 1D tensor with numel "
+                             "equal to 1.")
 
 
 def make_sharded(modules, *arguments):

@@ -82,10 +82,7 @@ def filled(net):
 def strategies(trial):
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
         for use_orig_params in (True, False):
-            net = filled(Net())
-            for each in net.blocks:
-                each.empty = nn.Parameter(torch.tensor(0.9))
-            net = trial.sharded(net, sharding_strategy=strategy, use_orig_params=use_orig_params)
+            net = trial.sharded(filled(Net()), sharding_strategy=strategy, use_orig_params=use_orig_params)
             trial.steps(net, rare=True)
 
 
