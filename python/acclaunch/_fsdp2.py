@@ -623,8 +623,8 @@ def counts_here(sharded):
 
 def _check_kind(tensor, name):
     if is_traceable_wrapper_subclass(tensor) or hasattr(tensor, "fsdp_pre_all_gather"):
-        raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__} with functions of its own for gathering "
-                                "or computing (such as a quantised weight), which the engine acc does not support: it "
+        raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__} with functions of its own for "
+                                "gathering or computing (such as a quantised weight), which the engine acc does not support: it "
                                 "gathers plain tensors, of any dtype")
 
 
@@ -707,8 +707,8 @@ def refuse_scalars(modules, ignored, caller):
     """As torch does."""
     for parameter, ((_, attribute), *_) in _managed(modules, frozenset(ignored or ())).items():
         if parameter.dim() == 0:
-            raise ValueError(f"{caller} doesn't support scalar parameters. Change {attribute} to a 1D tensor with numel "
-                             "equal to 1.")
+            raise ValueError(f"{caller} doesn't support scalar parameters. Change {attribute} to a 1D tensor with "
+                             "numel equal to 1.")
 
 
 def make_sharded(modules, *arguments):

@@ -16,7 +16,8 @@ _ports = iter(range(20000 + os.getpid() % 9000, 60000))
 
 def _described(error):
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    text = f"{type(error).__name__}: {str(error)[:300]} ({os.path.basename(frame.filename)}:{frame.lineno} {frame.line})"
+    place = f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.line}"
+    text = f"{type(error).__name__}: {str(error)[:300]} ({place})"
     return re.sub(r"\s+", " ", text)
 
 
