@@ -2,7 +2,7 @@
 """DeepSpeed's engine on the runtime, for `--engine acc`.
 
 `deepspeed.initialize`, its configuration, data loader, schedules, counters and checkpoint files stay DeepSpeed's own:
-the engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.fully_shard`, and whose optimizer updates this
+the engine here is a DeepSpeedEngine whose module is sharded by `_fsdp2.make_sharded`, and whose optimizer updates this
 rank's rows, which are the fp32 master weights. ZeRO 3 frees the gathered parameters after each use, 1 and 2 keep them,
 stage 0 shards over one rank."""
 
@@ -18,8 +18,9 @@ from deepspeed.runtime import zero
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
+from deepspeed.utils import get_z3_leaf_modules
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from acclaunch import _deepspeed_files, _fsdp2, _rows
 from acclaunch._library import NotSupportedError
@@ -62,8 +63,6 @@ def _refused_of(config, device):
     yield "compile.deepcompile", getattr(config.compile_config, "deepcompile", False)
     yield "tensor_parallel", getattr(config.tensor_parallel_config, "autotp_size", 0) > 1
     yield "sequence_parallel_size", (given.get("sequence_parallel_size") or 1) > 1
-    yield "managed_gradient_accumulation: false", not getattr(config, "managed_gradient_accumulation", True)
-    yield "gradient_allreduce_op: sum", getattr(config, "gradient_allreduce_op", "mean") != "mean"
     yield "checkpoint.load_universal", config.load_universal_checkpoint
     yield "checkpoint.writer", bool((given.get("checkpoint") or {}).get("writer"))
     for name in ("nebula", "datastates_ckpt"):
@@ -90,8 +89,11 @@ def _refused_of(config, device):
 
 
 def _units_of(module):
-    """The outermost candidates for units whose parameters no other part of the module has."""
+    """The outermost candidates for units whose parameters no other part of the module has. Ranks may use different
+    parts of a leaf module, which are therefore no units."""
     places, found, inside = {}, [], set()
+    for each in get_z3_leaf_modules(module):
+        inside.update(part for part in each.modules() if part is not each)
     for each in module.modules():
         for parameter in each._parameters.values():
             if parameter is not None:
@@ -233,9 +235,12 @@ class RowOptimizer(ZeROOptimizer):
         parameters = self.trained()
         for each in parameters:
             if each.grad is None:  # DeepSpeed updates such a parameter with a gradient of zeros
+                assert self.stage not in (1, 2) or self.engine.zero_ignore_unused_parameters(), \
+                    f"{self.engine.param_names[each]} was not used, and ignore_unused_parameters is false"
                 each.grad = torch.zeros_like(each)
         gradients = [each.grad._local_tensor for each in parameters]
-        norm, scale = self._norm_of(gradients), self.loss_scale
+        norm = self._norm_of([each.grad._local_tensor for each in parameters if _fsdp2.counts_here(each)])
+        scale = self.loss_scale
         self.overflow = self.skips_overflows and not math.isfinite(norm)
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
@@ -259,6 +264,9 @@ class RowOptimizer(ZeROOptimizer):
 
     def refresh_fp32_params(self):
         """Without effect: the module's parameters are the master weights."""
+
+    def finalize_gradient_accumulation_boundary(self):
+        """Without effect: each backward adds to the gradients."""
 
     def get_lr(self):
         return self.param_groups[0]["lr"]
@@ -327,18 +335,23 @@ class Engine(DeepSpeedEngine):
         if self.zero_optimization_stage() < 3:
             _deepspeed_files.serve_whole_state_dicts(self)
 
+    def _broadcast_model(self):
+        """As DeepSpeed's, for scalars too."""
+        for each in self.module.parameters():
+            each.data = each.data.contiguous()
+            dist.broadcast(each.data.view(-1).view(torch.uint8), 0)
+
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
         half = self.compute_dtype is not torch.float32
         reduced = (self._config.communication_data_type and self.communication_data_type) or torch.float32
-        arguments = {
-            "mesh": _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type),
-            "reshard_after_forward": stage == 3,
-            "mp_policy": MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
-                                              reduce_dtype=reduced if half else None, cast_forward_inputs=False)}
-        for unit in _units_of(model):
-            _fsdp2.fully_shard(unit, **arguments)
-        _fsdp2.fully_shard(model, **arguments)
+        mesh = _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type)
+        policy = MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
+                                      reduce_dtype=reduced if half else None, cast_forward_inputs=False)
+        for unit in (*_units_of(model), model):
+            _fsdp2.make_sharded([unit], mesh, stage == 3, policy, None)
+            if self._config.gradient_allreduce_op == "sum":
+                unit.set_gradient_divide_factor(1)
 
     def _configure_optimizer(self, client_optimizer, model_parameters):
         parameters = [{**each, "params": [_moved(one, self.replaced) for one in each["params"]]}
@@ -390,8 +403,10 @@ class Engine(DeepSpeedEngine):
         """Without effect: the backward has reduced them."""
 
     def _choose_reduction(self):
+        knows_boundary = getattr(self._config, "managed_gradient_accumulation", True)
         self.module.set_requires_gradient_sync(not self.inside_no_sync_ctxt and (
-            self.zero_optimization_partition_gradients() or self.is_gradient_accumulation_boundary()))
+            self.zero_optimization_partition_gradients() or not knows_boundary
+            or self.is_gradient_accumulation_boundary()))
 
     def _backward_prologue(self):
         self._choose_reduction()
@@ -468,7 +483,8 @@ class Init(contextlib.AbstractContextManager):
     """deepspeed.zero.Init: parameters stay whole until deepspeed.initialize shards them, with rank 0's values."""
 
     def __init__(self, module=None, *_, **__):
-        pass
+        if not dist.is_initialized():
+            deepspeed.init_distributed()
 
     def __exit__(self, *_):
         return None
@@ -476,33 +492,48 @@ class Init(contextlib.AbstractContextManager):
 
 class GatheredParameters(contextlib.AbstractContextManager):
     """deepspeed.zero.GatheredParameters. Before deepspeed.initialize the parameters are whole; at the end all ranks get
-    those of modifier_rank. Afterwards the modules hold whole copies within, and modifier_rank's changes are kept."""
+    those of modifier_rank. Afterwards the modules hold whole copies within, of which the program's own references to
+    the parameters are views, and modifier_rank's changes are kept. With all parameters of an engine a forward, such as
+    that of generate(), computes with the copies."""
 
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
         given = [params] if isinstance(params, torch.Tensor) else list(params)
         self.parameters = list(dict.fromkeys(given)) if enabled else []
         self.modifier_rank = modifier_rank
         self.whole = {}
+        self.rows = {}  # the local tensor and the layout of each parameter
+        self.places = {}
+        self.states = set()  # of units that compute with the copies
 
     def __enter__(self):
-        sharded = {each for each in self.parameters if isinstance(each, DTensor)}
+        sharded = [each for each in self.parameters if isinstance(each, DTensor)]
         if sharded:
             _rows.fence()
-        for each in self.parameters:
-            if each in sharded:
-                self.whole[each] = torch.nn.Parameter(_rows.copy_of(each), each.requires_grad)
-                self.whole[each].__dict__.update(each.__dict__)
-        self.places = {}
+        for each in sharded:
+            whole = self.whole[each] = torch.nn.Parameter(_rows.copy_of(each), each.requires_grad)
+            whole.__dict__.update(each.__dict__)
+            self.rows[each] = each._local_tensor, each._spec
+            each._local_tensor, each._spec = whole.detach(), type(each._spec)(
+                each._spec.mesh, (Replicate(),) * each._spec.mesh.ndim, tensor_meta=each._spec.tensor_meta)
         for engine in _engines if sharded else ():
-            for module in engine.module.modules():
+            modules = list(engine.module.modules())
+            for module in modules:
                 for attribute, parameter in module._parameters.items():
-                    if parameter in sharded:
+                    if parameter in self.whole:
                         self.places.setdefault(parameter, []).append((module, attribute))
+            if all(each in self.whole for each in engine.module.parameters()):
+                self.states |= set(map(_fsdp2.state_of, modules)) - {None}
         for each, places in self.places.items():
             put(places, self.whole[each])
+        for state in self.states:
+            state.summoned = True
         return self
 
     def __exit__(self, kind, *_):
+        for state in self.states:
+            state.summoned = False
+        for each, (local, spec) in self.rows.items():
+            each._local_tensor, each._spec = local, spec
         for each, places in self.places.items():
             put(places, each)
         if kind is not None or self.modifier_rank is None or not dist.is_initialized():
@@ -524,14 +555,34 @@ def _state_of(parameter):
                  if engine.optimizer is not None and parameter in engine.optimizer.state), {})
 
 
-# The functions of deepspeed.utils for a parameter's parts. Those that are not here are refused.
-_SAFE = {"safe_get_full_fp32_param": _whole_of, "safe_get_full_grad": lambda param: _whole_of(param.grad),
-         "safe_get_full_optimizer_state": lambda param, optim_state_key: _whole_of(
-             _state_of(param).get(optim_state_key)),
-         "safe_set_full_fp32_param": _rows.set_rows,
-         "safe_set_full_grad": lambda param, value: _rows.set_rows(param.grad, value),
-         "safe_set_full_optimizer_state": lambda param, value, optim_state_key: _rows.set_rows(
-             _state_of(param)[optim_state_key], value)}
+def _master_of(parameter):
+    return parameter if parameter.requires_grad else None  # DeepSpeed has none of frozen parameters
+
+
+def _part_of(value):
+    return value._local_tensor.detach().flatten() if isinstance(value, DTensor) else value
+
+
+def _set_part(target, value):
+    with torch.no_grad():
+        target._local_tensor.view(-1).copy_(value.flatten())
+
+
+def _safe_functions():
+    """The functions of deepspeed.utils for a parameter's values, and for this rank's part of them. Those that are not
+    here are refused."""
+    def state(param, optim_state_key):
+        return _state_of(param).get(optim_state_key)
+
+    for scope, get, put_in in (("full", _whole_of, _rows.set_rows), ("local", _part_of, _set_part)):
+        yield f"safe_get_{scope}_fp32_param", lambda param, get=get: get(_master_of(param))
+        yield f"safe_get_{scope}_grad", lambda param, get=get: get(param.grad)
+        yield f"safe_get_{scope}_optimizer_state", lambda param, optim_state_key, get=get: get(
+            state(param, optim_state_key))
+        yield f"safe_set_{scope}_fp32_param", lambda param, value, put_in=put_in: put_in(param, value)
+        yield f"safe_set_{scope}_grad", lambda param, value, put_in=put_in: put_in(param.grad, value)
+        yield f"safe_set_{scope}_optimizer_state", lambda param, value, optim_state_key, put_in=put_in: put_in(
+            state(param, optim_state_key), value)
 
 
 def serve(module):
@@ -550,8 +601,9 @@ def serve(module):
         each.register_external_parameter = lambda *_: None
         each.unregister_external_parameter = lambda *_: None
     fragments = sys.modules["deepspeed.utils.tensor_fragment"]
+    served = dict(_safe_functions())
     for name in [name for name in vars(fragments) if name.startswith("safe_")]:
-        function = _SAFE.get(name) or _refusing(f"deepspeed.utils.{name}")
+        function = served.get(name) or _refusing(f"deepspeed.utils.{name}")
         setattr(fragments, name, function)
         if hasattr(module.utils, name):
             setattr(module.utils, name, function)

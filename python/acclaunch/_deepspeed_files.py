@@ -220,7 +220,7 @@ def _flat_state(optimizer, flat, parameters):
     made = {}
     for key in dict.fromkeys(key for each in states for key in each):
         values = [each.get(key) for each in states]
-        if any(torch.is_tensor(value) and value.shape == like.shape for value, like in zip(values, parameters)):
+        if any(_rows.is_elementwise(key, value, like) for value, like in zip(values, parameters)):
             made[key] = _part(flat, [torch.zeros_like(like) if value is None else value
                                      for value, like in zip(values, parameters)])
         else:
@@ -501,7 +501,7 @@ def _load_whole_optimizer(optimizer, found, saved):
     for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
         for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):
             own = {key: _rows.distributed(value, parameter)
-                   if torch.is_tensor(value) and value.shape == parameter.shape else _own_scalar(key, value)
+                   if _rows.is_elementwise(key, value, parameter) else _own_scalar(key, value)
                    for key, value in state["state"].get(number, {}).items()}
             if own:
                 optimizer.state[parameter] = own

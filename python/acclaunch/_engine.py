@@ -4,6 +4,7 @@ the engine does not serve is refused at the call, so that no program trains on t
 
 import atexit
 import functools
+import importlib.machinery
 import importlib.util
 import inspect
 import multiprocessing
@@ -168,6 +169,29 @@ class _Finder:
         return spec
 
 
+class _Finishing(importlib.machinery.ModuleSpec):
+    """The spec of a module that is being imported, and that has imported torch; calls `function` at the end."""
+
+    @property
+    def _initializing(self):
+        return True
+
+    @_initializing.setter
+    def _initializing(self, _):
+        self.__class__, function = importlib.machinery.ModuleSpec, self.__dict__.pop("function")
+        self._initializing = False
+        if self.name in sys.modules:  # else the import has failed
+            function(sys.modules[self.name])
+
+
+def _call_when_imported(module, function):
+    spec = module.__spec__
+    if getattr(spec, "_initializing", False):
+        spec.function, spec.__class__ = function, _Finishing
+    else:
+        function(module)
+
+
 def _say_if_unused():
     used = "acclaunch._fsdp2" in sys.modules and sys.modules["acclaunch._fsdp2"].was_used()
     failed = getattr(sys, "last_value", None) is not None
@@ -189,7 +213,7 @@ def install():
     waiting = {}
     for name, function in _FUNCTIONS.items():
         if name in sys.modules:
-            function(sys.modules[name])
+            _call_when_imported(sys.modules[name], function)
         else:
             waiting[name] = function
     sys.meta_path.insert(0, _Finder(waiting))

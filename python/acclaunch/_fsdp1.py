@@ -221,6 +221,7 @@ class FullyShardedDataParallel(TorchClass):
                                       cast_forward_inputs=precision.cast_forward_inputs)
         if self.cpu_offload.offload_params and mesh.device_type != "cpu":
             raise NotSupportedError("CPUOffload(offload_params=True) on a GPU: the engine acc does not support it")
+        _fsdp2.refuse_scalars([self], self._ignored_params, "FSDP")
         before = {place: place[0]._parameters[place[1]] for places in self._places().values() for place in places}
         state = _fsdp2.shard([self], mesh, self.sharding_strategy not in _KEPT_AFTER_FORWARD, policy,
                              self._ignored_params)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed.fsdp
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.fsdp._common_utils import clean_tensor_name
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from acclaunch import _local, _rows
@@ -57,6 +57,9 @@ class _State:
     def before_forward(self, module, arguments, keywords):
         if self.summoned:
             return None
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise NotSupportedError(f"a forward of {type(module).__name__} in torch.func (grad, vmap, jacrev): the "
+                                    "engine acc does not serve it")
         if self.unit is None:
             _bind(module)
         return self.unit.before_forward(module, arguments, keywords)
@@ -98,6 +101,9 @@ class RowMember(Member):
             self.put(found)
         elif len(self.slots) > 1:
             self._check_ties(found)
+        self.adopt_values(found)
+
+    def adopt_values(self, found):
         local = found._local_tensor
         if local is self.own:
             return
@@ -141,6 +147,20 @@ class RowMember(Member):
             parameter.grad._local_tensor.add_(gradient)
         for hook in (parameter._post_accumulate_grad_hooks or {}).values():
             hook(parameter)
+
+
+class ScalarMember(RowMember):
+    """A parameter without dimensions. Its DTensor has the value on each rank, in memory of its own; the first rank's
+    is the runtime's."""
+
+    def adopt_values(self, found):
+        local = found._local_tensor
+        if local.dtype is not self.sharded.dtype or local.is_meta:
+            raise InvalidArgumentError(f"parameter '{self.names[0]}' became {local.dtype} on {local.device} after the "
+                                       "first forward")
+        if self.own.numel():
+            with torch.no_grad():
+                self.own.copy_(local)
 
 
 class RowUnit(Unit):
@@ -247,8 +267,8 @@ class RowModel(Model):
         def take(shards, count, _):
             for shard in shards[:count]:
                 member = self.members[shard.name.decode()]
-                local = member.sharded._local_tensor
-                member.own = view(shard.weights, local.shape, local.dtype, self.device, self.lifetime)
+                shape = _shape_of_rows(member.sharded)
+                member.own = view(shard.weights, shape, member.sharded.dtype, self.device, self.lifetime)
                 self.rows.append(member)
 
         self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
@@ -275,7 +295,8 @@ class RowModel(Model):
         inside = _inside(unit.name, name) if name.startswith(unit.name + ".") else name
         self.library.unit_parameter(unit.handle, inside.encode(), *_shape(sharded),
                                     config, handle)
-        unit.members.append(RowMember([name], slots, sharded, working, handle))
+        kind = RowMember if sharded.dim() else ScalarMember
+        unit.members.append(kind([name], slots, sharded, working, handle))
         unit.members[-1].unit = unit
         unit.members[-1].stand(sharded)
         self.members[f"{unit.name}.{inside}" if unit.name else inside] = unit.members[-1]
@@ -342,7 +363,7 @@ class RowModel(Model):
         reached = self._reached_by_any_rank(trained)
         used = {member.unit for member, wanted in zip(trained, reached) if wanted}
         memory = Lifetime(self.runtime)
-        given = []
+        given, scalars = [], []
 
         def take(shards, count, _):
             for member, shard, wanted in zip(trained, shards[:count], reached):
@@ -354,7 +375,9 @@ class RowModel(Model):
                     is_own = shard.gives_gradient == 1
                     gradient = view(shard.gradient, member.own.shape, torch.float32, self.device,
                                     memory if is_own else None)
-                    if is_own:
+                    if isinstance(member, ScalarMember):
+                        scalars.append((member, float(gradient) if gradient.numel() else 0.0))
+                    elif is_own:
                         given.append((member, gradient))
                     else:
                         member.give_gradient(gradient, False)
@@ -364,6 +387,10 @@ class RowModel(Model):
             kept = self.library.make("model_take_gradients", self.handle, callback(ShardsFunction, take),
                                      self.library.callback_context)
             release(memory, self.library.gradients_free, kept)
+            if scalars:
+                firsts = self.runtime.all_gather([value for _, value in scalars])[0]
+                given += [(member, torch.tensor(value, dtype=torch.float32, device=self.device))
+                          for (member, _), value in zip(scalars, firsts)]
             for member, gradient in given:
                 member.give_gradient(gradient, True)
         self.has_gradients = False
@@ -449,10 +476,7 @@ def _give_slots(module, states):
                 continue
             if not isinstance(parameter, DTensor):
                 raise put_in_later(f"{prefix}.{attribute}" if prefix else attribute)
-            local = parameter._local_tensor
-            if is_traceable_wrapper_subclass(local) or hasattr(local, "fsdp_pre_all_gather"):
-                raise NotSupportedError(f"parameter '{prefix}.{attribute}' is a {type(local).__name__} with functions "
-                                        "of its own for gathering or computing, which the engine acc does not support")
+            _check_kind(parameter._local_tensor, f"{prefix}.{attribute}")
             slots = places.setdefault(parameter, [])
             if (part, attribute) not in slots:
                 slots.append((part, attribute))
@@ -535,21 +559,39 @@ def _managed(modules, ignored):
     return found
 
 
+def _shape_of_rows(sharded):
+    """The shape of this rank's part of a parameter in the runtime, for which a scalar is a row of the first rank."""
+    if sharded.dim():
+        return sharded._local_tensor.shape
+    mesh = sharded.device_mesh
+    return torch.Size([int(mesh.get_local_rank(mesh.ndim - 1) == 0)])
+
+
+def counts_here(sharded):
+    """False for values that are those of the first rank too, in sums over the ranks of a shard group."""
+    return sharded.dim() > 0 or _shape_of_rows(sharded).numel() > 0
+
+
+def _check_kind(tensor, name):
+    if is_traceable_wrapper_subclass(tensor) or hasattr(tensor, "fsdp_pre_all_gather"):
+        raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__} with functions of its own for "
+                                "gathering or computing (such as a quantised weight), which the engine acc does not support: it "
+                                "gathers plain tensors, of any dtype")
+
+
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
-    placements = _rows.placements_of(mesh)
+    placements = _rows.placements_of(mesh) if parameter.dim() else (Replicate(),) * mesh.ndim
     if isinstance(parameter, DTensor) and (parameter.device_mesh, parameter.placements) == (mesh, placements):
         return parameter  # of another unit as well
     if isinstance(parameter, DTensor):
         raise NotSupportedError(f"fully_shard: parameter '{name}' is a DTensor already (tensor parallelism), which "
                                 "the engine acc does not support")
-    if parameter.dim() == 0:
-        raise ValueError(f"fully_shard does not support scalar parameters. Change {name} to a 1D tensor with "
-                         "numel equal to 1.")
+    _check_kind(parameter, name)
     if not parameter.is_contiguous():
         raise NotImplementedError(f"FSDP does not support non-contiguous parameters yet: {name}, shape="
                                   f"{tuple(parameter.shape)}, stride={parameter.stride()}")
-    local = _rows.own_rows(parameter, mesh).clone()
+    local = _rows.own_rows(parameter.as_subclass(torch.Tensor), mesh).clone()
     if not local.is_meta:
         local = local.to(mesh.device_type)
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
@@ -602,11 +644,26 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
             raise ValueError(f"fully_shard does not support containers that do not implement forward: {each}")
         if state_of(each) is not None:
             raise AssertionError("fully_shard has already been applied to this module")
-    shard(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, ignored_params)
+    refuse_scalars(modules, ignored_params, "fully_shard")
+    make_sharded(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy,
+                 ignored_params)
+    return module
+
+
+def refuse_scalars(modules, ignored, caller):
+    """As torch does."""
+    for parameter, ((_, attribute), *_) in _managed(modules, frozenset(ignored or ())).items():
+        if parameter.dim() == 0:
+            raise ValueError(f"{caller} doesn't support scalar parameters. Change {attribute} to a 1D tensor with "
+                             "numel equal to 1.")
+
+
+def make_sharded(modules, *arguments):
+    """`shard`, after which the modules are ShardedModules."""
+    shard(modules, *arguments)
     for each in modules:
         cls = type(each)
         each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
-    return module
 
 
 def shard(modules, mesh, reshard_after_forward, precision, ignored):

@@ -132,8 +132,7 @@ class _Locals:
 
 
 def _whole(key, value, parameter, local):
-    is_row = isinstance(value, torch.Tensor) and isinstance(parameter, DTensor) and key != "step" \
-        and value.shape == local.shape
+    is_row = isinstance(parameter, DTensor) and _rows.is_elementwise(key, value, local)
     return _rows.of_rows(value, parameter) if is_row else value
 
 

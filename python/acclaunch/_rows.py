@@ -37,13 +37,17 @@ def _row_range(count, mesh):
 
 
 def own_rows(whole, mesh):
-    """This rank's rows of a whole tensor, a view."""
+    """This rank's rows of a whole tensor, a view. Each rank has a tensor without dimensions."""
+    if whole.dim() == 0:
+        return whole.detach()
     begin, end = _row_range(whole.shape[0], mesh)
     return whole.detach()[begin:end]
 
 
 def own_elements(like):
     """The elements [begin, end) of a DTensor that are this rank's rows."""
+    if like.dim() == 0:
+        return 0, 1
     begin, end = _row_range(like.shape[0], like.device_mesh)
     numel = like.numel() // like.shape[0] if like.shape[0] else 0
     return begin * numel, end * numel
@@ -59,7 +63,7 @@ def distributed(value, like):
     """A DTensor of this rank's rows of the whole value of a parameter, or of anything with its shape. Returns other
     values as they are."""
     if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or not isinstance(like, DTensor) \
-            or value.dim() == 0 or value.shape != like.shape:
+            or value.shape != like.shape:
         return value
     return of_rows(own_rows(value, like.device_mesh).to(like._local_tensor.device, copy=True), like)
 
@@ -95,6 +99,15 @@ def norm_over_ranks(own, norm_type, mesh):
     return torch.linalg.vector_norm(torch.stack(every), norm_type)
 
 
+# States that have one value for a parameter, also for one without dimensions.
+_SINGLE = {"step", "mu_product", "eta", "mu"}
+
+
+def is_elementwise(key, value, like):
+    """True for a state of an optimizer that has a value for each element of a parameter of the shape of `like`."""
+    return isinstance(value, torch.Tensor) and value.shape == like.shape and key not in _SINGLE
+
+
 def exchange(optimizer, successors):
     """Lets an optimizer update rows in place of whole parameters. successors: by a parameter, the DTensor in its
     place."""
@@ -102,7 +115,7 @@ def exchange(optimizer, successors):
         group["params"] = [successors.get(each, each) for each in group["params"]]
     for parameter in successors.keys() & optimizer.state.keys():
         sharded = successors[parameter]
-        optimizer.state[sharded] = {name: distributed(value, sharded)
+        optimizer.state[sharded] = {name: distributed(value, sharded) if is_elementwise(name, value, sharded) else value
                                     for name, value in optimizer.state.pop(parameter).items()}
 
 

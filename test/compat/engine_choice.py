@@ -18,6 +18,9 @@ def work(how):
         def install():
             raise RuntimeError("of the test")
         sys.modules["acclaunch._engine"] = types.SimpleNamespace(install=install)
+    if how == "within" and importlib.util.find_spec("deepspeed") is not None:
+        import deepspeed  # which imports torch
+        assert deepspeed.DeepSpeedEngine.__module__ == "acclaunch._deepspeed", deepspeed.DeepSpeedEngine
     import torch  # noqa: F401
 
     print(f"ENGINE {'acclaunch._engine' in sys.modules} {os.environ.get('ACC_ENGINE')}")
@@ -38,7 +41,7 @@ def main():
                 (torchrun + ["--engine", "torch"], "acc", "works", 0, "ENGINE False None"),
                 (accelerate + chosen, None, "works", 0, "ENGINE True acc"),
                 (torchrun + chosen, None, "works", 0, "ENGINE True acc"),
-                (deepspeed + chosen, None, "works", 0, "ENGINE True acc"),
+                (deepspeed + chosen, None, "within", 0, "ENGINE True acc"),
                 (["--config_file", "acc.yaml"], None, "works", 0, "ENGINE True acc"),
                 (torchrun + chosen + ["--preload", "torch"], None, "works", 0, "ENGINE True acc"),
                 (torchrun + chosen, None, "fails", 1, cannot + "RuntimeError: of the test"),

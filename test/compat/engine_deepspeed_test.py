@@ -33,25 +33,27 @@ if "RANK" in os.environ:
 
     THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiles C++ code
+    THEIRS._broadcast_model = lambda _: None  # fails for a scalar; the ranks' values are equal here
     deepspeed.utils.logger.setLevel("ERROR")
 
     class Block(nn.Module):
-        """A parameter that only some inputs use, and rows that are no multiple of the ranks."""
+        """A parameter that only some inputs use, rows that are no multiple of the ranks, and perhaps a scalar."""
 
-        def __init__(self):
+        def __init__(self, scalar):
             super().__init__()
             self.norm, self.up, self.down = nn.LayerNorm(SIZE), nn.Linear(SIZE, 13), nn.Linear(13, SIZE)
             self.rare = nn.Parameter(torch.ones(3, SIZE))
+            self.gain = nn.Parameter(torch.full(() if scalar else (1,), 0.9))
 
         def forward(self, x, rare=False):
-            y = self.down(F.gelu(self.up(self.norm(x))))
+            y = self.down(F.gelu(self.up(self.norm(x)))) * self.gain
             return x + y + (self.rare.sum(0) if rare else 0)
 
     class Net(nn.Module):
-        def __init__(self):
+        def __init__(self, scalar=True):
             super().__init__()
             self.embedding = nn.Embedding(WORDS, SIZE)
-            self.blocks = nn.ModuleList(Block() for _ in range(3))
+            self.blocks = nn.ModuleList(Block(scalar) for _ in range(3))
             self.frozen = nn.Linear(SIZE, SIZE)
             self.norm = nn.LayerNorm(SIZE)
             self.head = nn.Linear(SIZE, WORDS, bias=False)
@@ -68,12 +70,14 @@ if "RANK" in os.environ:
 
 
 class Trial:
-    """One training with one engine. arguments: of deepspeed.initialize; config: further settings."""
+    """One training with one engine. arguments: of deepspeed.initialize; scalar: by default in the stages in which
+    DeepSpeed can clip and share one; config: further settings."""
 
-    def __init__(self, engine, stage, arguments=lambda net: {"model_parameters": net.parameters()}, **config):
+    def __init__(self, engine, stage, arguments=lambda net: {"model_parameters": net.parameters()}, scalar=None,
+                 **config):
         deepspeed.DeepSpeedEngine = engine
         torch.manual_seed(7)
-        self.net = Net()
+        self.net = Net(stage in (1, 2) if scalar is None else scalar)
         self.generator = torch.Generator().manual_seed(3 + dist.get_rank())
         self.found = []
         settings = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
@@ -154,6 +158,16 @@ def dropped(trial):
         trial.note(sum(value.sum() for value in weights(trial).values()))
 
 
+def unmanaged(trial):
+    """Each step is one of all backwards since the last one."""
+    for number in range(6):
+        loss = trial.loss()
+        trial.engine.backward(loss, scale_wrt_gas=False)
+        if number in (0, 3, 5):
+            trial.engine.step()
+        trial.note(loss, trial.engine.global_steps)
+
+
 def without_sync(trial):
     for number in range(6):
         trial.engine.set_gradient_accumulation_boundary(number % 2 == 1)
@@ -195,7 +209,9 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
             ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5),
-            ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5)])
+            ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
+            ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
+            ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5)])
 
 
 def weights(trial):
@@ -231,6 +247,15 @@ def elsewhere(folder):
             trial.train(2)
 
 
+def scalars():
+    """In the other stages they train as arrays of one element do."""
+    for stage in (0, 3):
+        trials = [Trial(OURS, stage, scalar=scalar, **ADAM) for scalar in (False, True)]
+        for trial in trials:
+            trial.train()
+        assert trials[0].found == trials[1].found, [trial.found for trial in trials]
+
+
 def gathered():
     """zero.Init and zero.GatheredParameters, and whole state dicts in stage 2."""
     torch.manual_seed(dist.get_rank())
@@ -245,14 +270,20 @@ def gathered():
         trial.train(2)
         before = weights(trial)
         block = trial.engine.module.blocks[1]
+        weight = block.up.weight  # the program may hold the object
         with _deepspeed.GatheredParameters(list(block.parameters()), modifier_rank=0):
             assert torch.equal(block.up.weight, before["blocks.1.up.weight"])
             if dist.get_rank() == 0:
-                nn.init.constant_(block.up.weight, 0.5)
+                weight.data.fill_(0.5)
         after = weights(trial)
         for name in before:
             changed = torch.full((13, SIZE), 0.5) if name == "blocks.1.up.weight" else before[name]
             assert torch.equal(after[name], changed), name
+        ids = torch.arange(10).view(2, 5)
+        with torch.no_grad():
+            expected = trial.engine(ids)
+            with _deepspeed.GatheredParameters(trial.engine.module.parameters()):
+                torch.testing.assert_close(trial.engine.module(ids), expected)
         trial.train(2)
         if stage == 2:
             whole = trial.engine.module.state_dict()
@@ -267,7 +298,6 @@ def gathered():
 
 REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
            ({"autotuning": {"enabled": True}}, "autotuning"),
-           ({"gradient_allreduce_op": "sum"}, "gradient_allreduce_op"),
            ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
            ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights"),
            ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "to nvme"))
@@ -347,6 +377,7 @@ def worker(folder):
             if dist.get_rank() == 0:
                 print(error, flush=True)
     if only in "other":
+        scalars()
         gathered()
         refused()
     for stage, config in TRAVELS:
