@@ -109,6 +109,10 @@ class RowMember(Member):
             raise InvalidArgumentError(f"parameter '{self.names[0]}' is on the meta device: call "
                                        "to_empty() of the module and give its parameters values")
         if local.data_ptr() != self.own.data_ptr():
+            for alias in found.__dict__.pop("_acc_aliases", ()):  # what `.data` has given keeps the values of before
+                each = alias()
+                if each is not None and each._local_tensor.data_ptr() == self.own.data_ptr():
+                    each._local_tensor = each._local_tensor.clone()
             with torch.no_grad():
                 self.own.copy_(local)
         found._local_tensor = self.own
@@ -125,6 +129,13 @@ class RowMember(Member):
         factor = self.unit.state.divide_factor
         if factor is not None:
             gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
+        hooks = parameter._backward_hooks
+        if hooks:
+            made = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
+            for hook in tuple(hooks.values()):
+                found = hook(made)
+                made = made if found is None else found
+            gradient, is_own = made._local_tensor, False
         if parameter.grad is None:
             made = gradient if is_own and gradient.dtype is self.own.dtype else gradient.to(self.own.dtype, copy=True)
             parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
@@ -602,6 +613,9 @@ def _rows_of(parameter, name, mesh):
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
+    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(parameter, hooks):  # the same dictionary, from which a handle can remove them
+            setattr(made, hooks, getattr(parameter, hooks))
     parameter._acc_successor = made, name
     return made
 
@@ -621,6 +635,50 @@ def _with_reduced_gradient(full_tensor):
 
 
 DTensor.full_tensor = _with_reduced_gradient(DTensor.full_tensor)
+
+
+_data = torch.Tensor.data
+
+
+def _get_data(self):
+    made = _data.__get__(self)
+    if _is_row(self):  # see RowMember.adopt
+        self._acc_aliases = [each for each in getattr(self, "_acc_aliases", ()) if each() is not None]
+        self._acc_aliases.append(weakref.ref(made))
+    return made
+
+
+def _set_data(self, value):
+    """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor."""
+    if isinstance(value, DTensor) and value.shape == self.shape:
+        value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
+    _data.__set__(self, value)
+    if isinstance(value, DTensor):
+        self._local_tensor, self._spec = value._local_tensor, value._spec
+
+
+DTensor.data = property(_get_data, _set_data)
+
+
+def _refusing_rows(function, position):
+    """torch.autograd.backward or grad. Sharded parameters, of which `inputs` has some, are not in a graph of a module,
+    which computes with whole ones."""
+    @functools.wraps(function)
+    def run(*arguments, **keywords):
+        found = function(*arguments, **keywords)
+        inputs = keywords.get("inputs", arguments[position] if len(arguments) > position else None)
+        given = [inputs] if isinstance(inputs, torch.Tensor) else inputs or ()
+        for number, each in enumerate(given):
+            if isinstance(each, DTensor) and _is_row(each) and (found is None or found[number] is None):
+                raise NotSupportedError(f"torch.autograd.{function.__name__} with the parameters of a sharded module "
+                                        "as inputs: the engine acc does not support it; freeze the other parameters")
+        return found
+
+    return run
+
+
+torch.autograd.backward = _refusing_rows(torch.autograd.backward, 5)
+torch.autograd.grad = _refusing_rows(torch.autograd.grad, 1)
 
 
 def _default_mesh():
