@@ -226,6 +226,7 @@ class RowModel(Model):
         self.root = state_of(module)
         self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
+        self.published = None  # by publish_whole
 
     # ---- declaration
 
@@ -291,7 +292,8 @@ class RowModel(Model):
         for unit in self.units:
             for member in unit.members:
                 member.adopt()
-        self.library.model_publish(self.handle)
+        if not self._is_published():
+            self.library.model_publish(self.handle)
         for unit in whole:
             unit.open_whole()
 
@@ -299,13 +301,49 @@ class RowModel(Model):
         if not any(unit.forwards or unit.backwards or unit.whole is not None for unit in self.units):
             self.check_module()
 
+    # ---- whole values without communication
+
+    def publish_whole(self):
+        """Lets each rank read whole parameters until one changes. Collective. Only for a mesh of one dimension."""
+        self.published = None
+        self.publish_if_idle()
+        for unit in self.units:
+            handle = unit.begin_quietly()
+            unit.locate(self.library.forward_raw, handle)
+            unit.end_quietly(handle)
+        if all(unit.keeps_addresses for unit in self.units):
+            mesh = self.root.mesh
+            every = self.runtime.all_gather([_sum_of_words(own_rows(value, mesh) for value in self._whole().values())])
+            self.published = self._sum_of_rows(), [each for each, in every]
+
+    def _is_published(self):
+        """True if no rank has changed rows since publish_whole. Collective."""
+        return self.published is not None and not any(
+            changed for changed, in self.runtime.all_gather([float(self.published[0] != self._sum_of_rows())]))
+
+    def read_whole(self):
+        """Copies of whole values, by parameter. Empty if rows have changed since publish_whole on any rank: only a
+        collective can gather them then."""
+        if self.published is None or self.published[0] != self._sum_of_rows():
+            return {}
+        found = {parameter: value.clone() for parameter, value in self._whole().items()}
+        sums = [_sum_of_words(own_rows(value, self.root.mesh, rank) for value in found.values())
+                for rank in range(self.runtime.world_size)]
+        return found if sums == self.published[1] else {}
+
+    def _sum_of_rows(self):
+        return _sum_of_words(member.own for member in self.rows)
+
+    def _whole(self):
+        return {member.sharded: member.working.detach() for unit in self.units for member in unit.members}
+
     def leave_forward(self, forward):
         for unit in self.units:
             if unit.awaited:
                 unit.awaited = set()
                 unit.reshard()
         if forward.use is None and forward.quiet:
-            self.runtime.barrier()  # the program may now change rows that other ranks read
+            self._meet()  # the program may now change rows that other ranks read
         elif forward.use is not None:
             self.unfenced = True
 
@@ -318,6 +356,11 @@ class RowModel(Model):
     def await_ranks(self):
         if self.unfenced:
             self.unfenced = False
+            self._meet()
+
+    def _meet(self):
+        """Waits for the ranks that read each other's rows."""
+        if self.root.mesh.size(self.root.mesh.ndim - 1) > 1:
             self.runtime.barrier()
 
     def enter_backward(self, use):
@@ -522,6 +565,13 @@ def _before_step(optimizer, *_):
         _models[number].fence()
 
 
+def publish_again(parameters):
+    """After a change of them on all ranks: lets ranks read whole values that they could read before. Collective."""
+    for number in sorted(set(_models).intersection(getattr(each, "_acc_model", None) for each in parameters)):
+        if _models[number].published is not None:
+            _models[number].publish_whole()
+
+
 def _fence_all():
     for number in sorted(_models):
         _models[number].fence()
@@ -538,6 +588,7 @@ def _before_load(module, *_):
     state = state_of(module)
     if state is not None and state.unit is not None:
         state.unit.model.fence()
+        state.unit.model.published = None
 
 
 def _layouts():
@@ -586,10 +637,21 @@ def _placements(mesh):
     return (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
 
 
-def own_rows(tensor, mesh):
-    """This rank's rows of a whole tensor, a view."""
+def _sum_of_words(tensors):
+    """A number below 2**53 in which any change of the values shows."""
+    total = 0
+    for each in tensors:
+        found = each.detach().contiguous().view(-1).view(torch.uint8)
+        found = found.clone() if found.storage_offset() % 8 else found
+        words = found.numel() // 8 * 8
+        total = total * 3 + found[:words].view(torch.int64).sum() + found[words:].sum()  # int64, which wraps around
+    return float(int(total) % (2 ** 53 - 111))
+
+
+def own_rows(tensor, mesh, rank=None):
+    """The rows of this rank, or of another one, of a whole tensor, a view."""
     chunks = torch.chunk(tensor, mesh.size(mesh.ndim - 1), dim=0)
-    rank = mesh.get_local_rank(mesh.ndim - 1)
+    rank = mesh.get_local_rank(mesh.ndim - 1) if rank is None else rank
     return chunks[rank] if rank < len(chunks) else tensor[:0]
 
 

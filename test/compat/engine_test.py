@@ -187,7 +187,8 @@ def tied_units(trial):
 
 
 def edited(trial, by_hooks):
-    """What torch's engine takes no notice of: hooks on gradients, made before and after fully_shard, and new `data`. With not by_hooks the same by other means."""
+    """What torch's engine takes no notice of: hooks on gradients, made before and after fully_shard, and new `data`. With not
+    by_hooks the same by other means."""
     net = Net(tied=False)
     trained = [name for name, each in net.named_parameters() if each.requires_grad]
     seen = []
