@@ -702,6 +702,7 @@ def worker(folder):
         net(torch.zeros(1, 2, dtype=torch.int64))
         assert len(net.seen) == 3
         assert all(each._is_fsdp_managed_module for each in net.modules())
+        assert type(net).__name__ == "FSDPBoxes" and net._get_name() == "Boxes"
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
     assert torch.optim.AdamW in steps and (ranks == 4 or torch.optim.SGD in steps), set(steps)
