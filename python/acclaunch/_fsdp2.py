@@ -306,15 +306,16 @@ class RowModel(Model):
     def publish_whole(self):
         """Lets each rank read whole parameters until one changes. Collective. Only for a mesh of one dimension."""
         self.published = None
+        if not all(unit.keeps_addresses for unit in self.units):
+            return  # each use gathers: between machines, and on GPUs
         self.publish_if_idle()
         for unit in self.units:
             handle = unit.begin_quietly()
             unit.locate(self.library.forward_raw, handle)
             unit.end_quietly(handle)
-        if all(unit.keeps_addresses for unit in self.units):
-            mesh = self.root.mesh
-            every = self.runtime.all_gather([_sum_of_words(own_rows(value, mesh) for value in self._whole().values())])
-            self.published = self._sum_of_rows(), [each for each, in every]
+        mesh = self.root.mesh
+        every = self.runtime.all_gather([_sum_of_words(own_rows(value, mesh) for value in self._whole().values())])
+        self.published = self._sum_of_rows(), [each for each, in every]
 
     def _is_published(self):
         """True if no rank has changed rows since publish_whole. Collective."""
