@@ -232,6 +232,7 @@ class RowOptimizer(ZeROOptimizer):
 
     def step(self, closure=None):
         _rows.fence()
+        self.engine.forget_whole()
         parameters = self.trained()
         for each in parameters:
             if each.grad is None:  # DeepSpeed updates such a parameter with a gradient of zeros
@@ -430,11 +431,30 @@ class Engine(DeepSpeedEngine):
     def clip_fp32_gradients(self):
         """Without effect: the step of the optimizer clips."""
 
+    def step(self, lr_kwargs=None):
+        super().step(lr_kwargs)
+        self.publish_whole()
+
     # ---- state
+
+    def publish_whole(self):
+        """As in DeepSpeed's stages 1 and 2, each rank has whole parameters after a step. Collective."""
+        unit = _fsdp2.state_of(self.module).unit
+        if unit is not None and unit.model.published is None and self.zero_optimization_stage() in (1, 2):
+            unit.model.publish_whole()
+
+    def forget_whole(self):
+        unit = _fsdp2.state_of(self.module).unit
+        if unit is not None:
+            unit.model.published = None
+
+    def read_whole(self):
+        unit = _fsdp2.state_of(self.module).unit
+        return unit.model.read_whole() if unit is not None else {}
 
     def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
         """Whole tensors in stages 0 to 2, as DeepSpeed, in 16 bits where it computes with them; in stage 3 parameters
-        without elements. Collective in stages 1 and 2."""
+        without elements."""
         whole = _deepspeed_files.module_state(self, exclude_frozen_parameters)
         found = destination if destination is not None else {}
         found.update((prefix + name, value) for name, value in whole.items())
@@ -544,6 +564,7 @@ class GatheredParameters(contextlib.AbstractContextManager):
                 dist.broadcast(whole.data, self.modifier_rank)
                 if each in self.whole:
                     _rows.set_rows(each, whole)
+        _fsdp2.publish_again(self.whole)
 
 
 def _whole_of(value):

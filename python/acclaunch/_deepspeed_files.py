@@ -56,8 +56,16 @@ class Flat:
 
 def serve_whole_state_dicts(engine):
     """Lets state_dict() and load_state_dict() of the module, and of its parts, have whole parameters, as in DeepSpeed's
-    stages 0 to 2. Collective in stages 1 and 2."""
+    stages 0 to 2. Collective in stages 1 and 2 only if rows were changed since the last step."""
     made = {}  # by the id of a parameter, whose names in a state dict share one tensor: a weak reference to it
+    read = {}  # whole values of this call, by parameter
+
+    def begin(module, prefix, keep_vars):
+        if prefix == "":
+            read.clear()
+            if not keep_vars:
+                wanted = set(module.parameters())
+                read.update((each, value) for each, value in engine.read_whole().items() if each in wanted)
 
     def give(module, state_dict, prefix, _):
         for attribute, parameter in module._parameters.items():
@@ -66,8 +74,7 @@ def serve_whole_state_dicts(engine):
                 continue
             whole = made.get(id(parameter), lambda: None)()
             if whole is None or not any(each is whole for each in state_dict.values()):
-                _rows.fence()
-                whole = in_compute_dtype(engine, found)
+                whole = in_compute_dtype(engine, parameter, read)
                 made[id(parameter)] = weakref.ref(whole)
             state_dict[prefix + attribute] = whole
 
@@ -77,14 +84,22 @@ def serve_whole_state_dicts(engine):
             if torch.is_tensor(found) and isinstance(parameter, DTensor):
                 state_dict[prefix + attribute] = _rows.distributed(found.to(parameter.dtype), parameter)
 
+    engine.register_state_dict_pre_hook(begin)
     for module in engine.module.modules():
+        module.register_state_dict_pre_hook(begin)
         if module._parameters:
             module.register_state_dict_post_hook(give)
             module.register_load_state_dict_pre_hook(take)
 
 
-def in_compute_dtype(engine, tensor):
-    whole = _rows.whole_of(tensor)
+def in_compute_dtype(engine, parameter, read):
+    """The whole value of a parameter: out of `read`, or gathered."""
+    whole = read.pop(parameter, None)
+    if whole is None and parameter.numel() == 0:
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    if whole is None:
+        _rows.fence()
+        whole = _rows.whole_of(parameter)
     return whole.to(engine.compute_dtype) if whole.is_floating_point() else whole
 
 
@@ -161,7 +176,7 @@ def _sub_groups(members, limit):
 def module_state(engine, exclude_frozen, gathers=False):
     """The module's state dict in the dtype that it computes with. In stage 3 parameters are empty, unless
     it gathers."""
-    _rows.fence()
+    read = engine.read_whole()
     hollow = engine.zero_optimization_partition_weights() and not gathers
     found, made = collections.OrderedDict(), {}
     parameters = set(engine.module.parameters())
@@ -172,7 +187,7 @@ def module_state(engine, exclude_frozen, gathers=False):
             found[name] = value.detach()
         elif value.requires_grad or not exclude_frozen:
             if value not in made:
-                made[value] = in_compute_dtype(engine, value._local_tensor.new_empty(0) if hollow else value)
+                made[value] = in_compute_dtype(engine, value._local_tensor.new_empty(0) if hollow else value, read)
             found[name] = made[value]
     return found
 
@@ -409,6 +424,8 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_o
     _load_module(engine.module, saved, strict)
     if with_optimizer and engine.optimizer is not None:
         _load_optimizer(engine.optimizer, saved)
+    engine.forget_whole()
+    engine.publish_whole()
     model = saved.model
     engine.loaded_checkpoint_dp_world_size = model["dp_world_size"]
     taken = ["module"]

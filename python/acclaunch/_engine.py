@@ -123,16 +123,14 @@ def _empty(module, device):
 
 
 def _serve_peft(module):
-    """module: peft.utils.save_and_load. It does not find adapters in wrappers of FSDP 1, and would save none."""
+    """module: peft.utils.save_and_load. It does not find adapters in wrappers of FSDP 1, and would save only others."""
     original = module.get_peft_model_state_dict
 
     @functools.wraps(original)
     def get_peft_model_state_dict(model, *arguments, **keywords):
-        found = original(model, *arguments, **keywords)
-        if not found and os.environ.get("RANK", "0") == "0" and any(
-                "_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
-            _refusing("get_peft_model_state_dict under FSDP 1, which finds no adapter (take fsdp_version 2)")()
-        return found
+        if any("_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
+            _refusing("get_peft_model_state_dict under FSDP 1, whose wrappers hide adapters (take fsdp_version 2)")()
+        return original(model, *arguments, **keywords)
 
     module.get_peft_model_state_dict = get_peft_model_state_dict
 

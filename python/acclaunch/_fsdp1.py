@@ -128,9 +128,7 @@ class _Flat:
     def data(self, dtype):
         for each in self._parameters:
             if each.is_floating_point():
-                made = each.detach().to(dtype)
-                each.data = made
-                each._spec, each._local_tensor = made._spec, made._local_tensor
+                each.data = each.detach().to(dtype)
 
 
 # ---- the class -----------------------------------------------------------------------------------

@@ -115,6 +115,10 @@ class RowMember(Member):
             raise InvalidArgumentError(f"parameter '{self.names[0]}' is on the meta device: call "
                                        "to_empty() of the module and give its parameters values")
         if local.data_ptr() != self.own.data_ptr():
+            for alias in found.__dict__.pop("_acc_aliases", ()):  # what `.data` has given keeps the values of before
+                each = alias()
+                if each is not None and each._local_tensor.data_ptr() == self.own.data_ptr():
+                    each._local_tensor = each._local_tensor.clone()
             with torch.no_grad():
                 self.own.copy_(local)
         found._local_tensor = self.own
@@ -140,6 +144,13 @@ class RowMember(Member):
         factor = self.unit.state.divide_factor
         if factor is not None:
             gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
+        hooks = parameter._backward_hooks
+        if hooks:
+            made = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
+            for hook in tuple(hooks.values()):
+                found = hook(made)
+                made = made if found is None else found
+            gradient, is_own = made._local_tensor, False
         if parameter.grad is None:
             made = gradient if is_own and gradient.dtype is self.own.dtype else gradient.to(self.own.dtype, copy=True)
             parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
@@ -247,6 +258,7 @@ class RowModel(Model):
         self.root = state_of(module)
         self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
+        self.published = None  # by publish_whole
 
     # ---- declaration
 
@@ -313,7 +325,8 @@ class RowModel(Model):
             for member in unit.members:
                 member.adopt()
         self.check_parameters()
-        self.library.model_publish(self.handle)
+        if not self._is_published():
+            self.library.model_publish(self.handle)
         for unit in whole:
             unit.open_whole()
 
@@ -321,13 +334,51 @@ class RowModel(Model):
         if not any(unit.forwards or unit.backwards or unit.whole is not None for unit in self.units):
             self.check_module()
 
+    # ---- whole values without communication
+
+    def publish_whole(self):
+        """Lets each rank read whole parameters until one changes. Collective. Only for a mesh of one dimension."""
+        self.published = None
+        if not all(unit.keeps_addresses for unit in self.units):
+            return  # each use gathers: between machines, and on GPUs
+        self.publish_if_idle()
+        for unit in self.units:
+            handle = unit.begin_quietly()
+            unit.locate(self.library.forward_raw, handle)
+            unit.end_quietly(handle)
+        mesh = self.root.mesh
+        own = _sum_of_words(_rows.own_rows(value, mesh) for value in self._whole().values())
+        every = self.runtime.all_gather([own])
+        self.published = self._sum_of_rows(), [each for each, in every]
+
+    def _is_published(self):
+        """True if no rank has changed rows since publish_whole. Collective."""
+        return self.published is not None and not any(
+            changed for changed, in self.runtime.all_gather([float(self.published[0] != self._sum_of_rows())]))
+
+    def read_whole(self):
+        """Copies of whole values, by parameter. Empty if rows have changed since publish_whole on any rank: only a
+        collective can gather them then."""
+        if self.published is None or self.published[0] != self._sum_of_rows():
+            return {}
+        found = {parameter: value.clone() for parameter, value in self._whole().items()}
+        sums = [_sum_of_words(_rows.own_rows(value, self.root.mesh, rank) for value in found.values())
+                for rank in range(self.runtime.world_size)]
+        return found if sums == self.published[1] else {}
+
+    def _sum_of_rows(self):
+        return _sum_of_words(member.own for member in self.rows)
+
+    def _whole(self):
+        return {member.sharded: member.working.detach() for unit in self.units for member in unit.members}
+
     def leave_forward(self, forward):
         for unit in self.units:
             if unit.awaited:
                 unit.awaited = set()
                 unit.reshard()
         if forward.use is None and forward.quiet:
-            self.runtime.barrier()  # the program may now change rows that other ranks read
+            self._meet()  # the program may now change rows that other ranks read
         elif forward.use is not None:
             self.unfenced = True
 
@@ -340,6 +391,11 @@ class RowModel(Model):
     def await_ranks(self):
         if self.unfenced:
             self.unfenced = False
+            self._meet()
+
+    def _meet(self):
+        """Waits for the ranks that read each other's rows."""
+        if self.root.mesh.size(self.root.mesh.ndim - 1) > 1:
             self.runtime.barrier()
 
     def enter_backward(self, use):
@@ -520,6 +576,13 @@ def was_used():
     return bool(_runtimes)
 
 
+def publish_again(parameters):
+    """After a change of them on all ranks: lets ranks read whole values that they could read before. Collective."""
+    for number in sorted(set(_rows.models).intersection(getattr(each, "_acc_model", None) for each in parameters)):
+        if _rows.models[number].published is not None:
+            _rows.models[number].publish_whole()
+
+
 def _reshard(module, *_):
     """Before anything that takes the parameters for rows."""
     state = state_of(module)
@@ -531,6 +594,7 @@ def _before_load(module, *_):
     state = state_of(module)
     if state is not None and state.unit is not None:
         state.unit.model.fence()
+        state.unit.model.published = None
 
 
 _local.serve()
@@ -575,8 +639,26 @@ def counts_here(sharded):
 def _check_kind(tensor, name):
     if is_traceable_wrapper_subclass(tensor) or hasattr(tensor, "fsdp_pre_all_gather"):
         raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__} with functions of its own for "
-                                "gathering or computing (such as a quantised weight), which the engine acc does not support: it "
-                                "gathers plain tensors, of any dtype")
+                                "gathering or computing (such as a quantised weight), which the engine acc does not "
+                                "support: it gathers plain tensors, of any dtype")
+
+
+def _sum_of_words(tensors):
+    """A number below 2**53 in which a change of the values shows, and one of their order."""
+    total = 0
+    for each in tensors:
+        found = each.detach().contiguous().view(-1).view(torch.uint8)
+        found = found.clone() if found.storage_offset() % 8 else found
+        words = found.numel() // 8 * 8
+        for part in found[:words].view(torch.int64).split(_WEIGHTS.numel()):
+            total = total * 3 + (part * _WEIGHTS[:part.numel()].to(part.device)).sum()  # int64, which wraps around
+        total = total * 3 + found[words:].sum()
+    return float(int(total) % (2 ** 53 - 111))
+
+
+_WEIGHTS = torch.arange(1, 2 ** 17, 2)
+
+
 
 
 def _rows_of(parameter, name, mesh):
@@ -597,6 +679,9 @@ def _rows_of(parameter, name, mesh):
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
+    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(parameter, hooks):  # the same dictionary, from which a handle can remove them
+            setattr(made, hooks, getattr(parameter, hooks))
     parameter._acc_successor = made, name
     return made
 
@@ -616,6 +701,50 @@ def _with_reduced_gradient(full_tensor):
 
 
 DTensor.full_tensor = _with_reduced_gradient(DTensor.full_tensor)
+
+
+_data = torch.Tensor.data
+
+
+def _get_data(self):
+    made = _data.__get__(self)
+    if _rows.is_row(self):  # see RowMember.adopt
+        self._acc_aliases = [each for each in getattr(self, "_acc_aliases", ()) if each() is not None]
+        self._acc_aliases.append(weakref.ref(made))
+    return made
+
+
+def _set_data(self, value):
+    """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor."""
+    if isinstance(value, DTensor) and value.shape == self.shape:
+        value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
+    _data.__set__(self, value)
+    if isinstance(value, DTensor):
+        self._local_tensor, self._spec = value._local_tensor, value._spec
+
+
+DTensor.data = property(_get_data, _set_data)
+
+
+def _refusing_rows(function, position):
+    """torch.autograd.backward or grad. Sharded parameters, of which `inputs` has some, are not in a graph of a module,
+    which computes with whole ones."""
+    @functools.wraps(function)
+    def run(*arguments, **keywords):
+        found = function(*arguments, **keywords)
+        inputs = keywords.get("inputs", arguments[position] if len(arguments) > position else None)
+        given = [inputs] if isinstance(inputs, torch.Tensor) else inputs or ()
+        for number, each in enumerate(given):
+            if isinstance(each, DTensor) and _rows.is_row(each) and (found is None or found[number] is None):
+                raise NotSupportedError(f"torch.autograd.{function.__name__} with the parameters of a sharded module "
+                                        "as inputs: the engine acc does not support it; freeze the other parameters")
+        return found
+
+    return run
+
+
+torch.autograd.backward = _refusing_rows(torch.autograd.backward, 5)
+torch.autograd.grad = _refusing_rows(torch.autograd.grad, 1)
 
 
 def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None,
@@ -714,6 +843,10 @@ class ShardedModule(FSDPModule):
         original = cls.__mro__[3]
         made = original.__new__(original, *arguments, **keywords)
         return made
+
+    def _get_name(self):
+        """The name of the program's class: Trainer looks there whether a model shifts labels."""
+        return type(self).__mro__[self._orig_cls_mro_index].__name__
 
     def unshard(self, async_op=False):
         state = state_of(self)

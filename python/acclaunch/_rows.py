@@ -30,17 +30,17 @@ def placements_of(mesh):
 # ---- tensors -------------------------------------------------------------------------------------
 
 
-def _row_range(count, mesh):
+def _row_range(count, mesh, rank=None):
     each = -(-count // mesh.size(mesh.ndim - 1))
-    begin = min(count, each * mesh.get_local_rank(mesh.ndim - 1))
+    begin = min(count, each * (mesh.get_local_rank(mesh.ndim - 1) if rank is None else rank))
     return begin, min(count, begin + each)
 
 
-def own_rows(whole, mesh):
-    """This rank's rows of a whole tensor, a view. Each rank has a tensor without dimensions."""
+def own_rows(whole, mesh, rank=None):
+    """The rows of this rank, or of another one, of a whole tensor: a view. Each rank has all of a scalar."""
     if whole.dim() == 0:
         return whole.detach()
-    begin, end = _row_range(whole.shape[0], mesh)
+    begin, end = _row_range(whole.shape[0], mesh, rank)
     return whole.detach()[begin:end]
 
 

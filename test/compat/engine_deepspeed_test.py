@@ -193,6 +193,26 @@ def with_data(net):
         torch.arange(90).view(18, 5) % WORDS)}
 
 
+def by_one(trial):
+    """Whole values of one rank, which the others do not wait for: after a step, a checkpoint, a forward."""
+    for number in range(4):
+        loss = trial.loss()
+        trial.engine.backward(loss)
+        trial.engine.step()
+        trial.note(loss)
+        if number % 2 == dist.get_rank():
+            whole = trial.net.state_dict()
+            trial.note(*(value.float().square().sum() for value in whole.values()))
+            trial.note(*(value.float().sum() for value in trial.net.blocks[0].state_dict().values()))
+            if trial.engine.zero_optimization_stage() == 0:
+                with torch.no_grad():
+                    trial.note(trial.loss())
+        else:
+            trial.note(*[0.0] * (len(trial.net.state_dict(keep_vars=True)) + len(trial.net.blocks[0].state_dict(
+                keep_vars=True))))
+    trial.note(trial.loss())
+
+
 def direct(trial):
     """Backwards of the loss itself, as in a program for DDP."""
     for _ in range(4):
@@ -208,7 +228,9 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("fp16", 3, plain, {**ADAM, "fp16": {"enabled": True, "loss_scale": 128}}, None, 1e-2)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
-            ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5),
+            ("no_sync", 1, without_sync, ADAM, None, 1e-5),
+            ("by one", 0, by_one, ADAM, None, 1e-5), ("by one", 1, by_one, ADAM, None, 1e-5),
+            ("by one", 2, by_one, {**ADAM, **BF16}, None, 1e-2), ("direct", 3, direct, ADAM, None, 1e-5),
             ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
             ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5)])
@@ -289,6 +311,10 @@ def gathered():
             whole = trial.engine.module.state_dict()
             assert whole["head.weight"] is whole["embedding.weight"] and whole["seen"] == trial.net.seen
             assert all(torch.equal(whole[name], value) for name, value in weights(trial).items())
+            for each in trial.net.parameters():  # not by the engine
+                each.data.mul_(2)
+            doubled = trial.engine.module.state_dict()
+            assert all(torch.equal(doubled[name], whole[name] * 2) for name in weights(trial))
             trial.engine.module.load_state_dict({name: value * 0 + 1 for name, value in whole.items()})
             assert all((value == 1).all() for value in weights(trial).values())
         else:

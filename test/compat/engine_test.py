@@ -5,6 +5,7 @@ without torch."""
 
 import copy
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -183,6 +184,51 @@ def tied_units(trial):
             trial.step(each, optimizer)
         trial.note_weights(each)
         yield trial.found
+
+
+def edited(trial, by_hooks):
+    """What torch's engine takes no notice of: hooks on gradients, made before and after fully_shard, and new `data`.
+    With not by_hooks the same by other means."""
+    net = Net(tied=False)
+    trained = [name for name, each in net.named_parameters() if each.requires_grad]
+    seen = []
+    before = [net.get_parameter(name).register_hook(lambda gradient: gradient * 2) for name in trained if by_hooks]
+    for name in trained if by_hooks else ():
+        net.get_parameter(name).register_post_accumulate_grad_hook(seen.append)
+    net = trial.sharded(net)
+    parameters = [net.get_parameter(name) for name in trained]
+    for each in parameters if by_hooks else ():
+        each.register_hook(lambda gradient: gradient * 3)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+    def step():
+        loss = loss_of(net, trial.ids(), rare=True)
+        loss.backward()
+        for each in () if by_hooks else parameters:
+            each.grad.mul_(6 if len(trial.found) < 2 else 3)
+        optimizer.step()
+        optimizer.zero_grad()
+        trial.note(loss)
+
+    step()
+    kept = [each.data if by_hooks else each.detach().clone() for each in parameters]
+
+    def put(values):
+        for each, value in zip(parameters, values):
+            if by_hooks:
+                each.data = value
+            else:
+                each.data.copy_(value)
+
+    put([each.detach() * 0.5 for each in parameters])
+    with torch.no_grad():
+        trial.note(loss_of(net, trial.ids()))
+    put(kept)
+    for each in before:
+        each.remove()
+    step()
+    assert not by_hooks or len(seen) == 2 * len(trained)
+    trial.note_weights(net)
 
 
 def inference_first(trial):
@@ -590,6 +636,12 @@ def refused(mesh, shard):
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
 
+    def for_inputs():
+        made = net()
+        made(ids).sum().backward(inputs=list(made.head.parameters()))
+
+    expect(NotSupportedError, "torch.autograd.backward with the parameters", for_inputs)
+
     def changed_by(change, forwards, **keywords):
         def run():
             changed = Trial(shard, mesh, {}).sharded(Net(**keywords))
@@ -677,12 +729,15 @@ def worker(folder):
         torch.manual_seed(7)
         for found in tied_units(Trial(ours, mesh, {})):
             expect_equal("tied units", found, expected[groups], 2e-6)
+        expect_equal("edited", *(run(functools.partial(edited, by_hooks=how), ours, mesh) for how in (True, False)),
+                     2e-6)
         expect_equal("inference first", run(inference_first, ours, mesh), expected[plain], 2e-6)
         torch.manual_seed(7)
         net = Trial(ours, mesh, {}).sharded(Boxes())
         net(torch.zeros(1, 2, dtype=torch.int64))
         assert len(net.seen) == 3
         assert all(each._is_fsdp_managed_module for each in net.modules())
+        assert type(net).__name__ == "FSDPBoxes" and net._get_name() == "Boxes"
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
     assert torch.optim.AdamW in steps and (ranks == 4 or torch.optim.SGD in steps), set(steps)
