@@ -154,7 +154,7 @@ Error bad_variable(std::string_view name, const std::string& value, const std::s
 Environment settings_to_environment(const Settings& settings, std::string_view origin,
                                     Device device) {
   Environment result;
-  result.emplace(kOriginVariable, origin);
+  result.emplace(kModeVariable, origin);
   result.emplace(kDeviceVariable, to_string(device));
   result.emplace(kSourcesVariable, sources_text(settings, origin));
   if (origin == "fsdp") {

@@ -33,11 +33,11 @@ struct Origin {
 /// Reads the mode from ACC_MODE. Without it another launcher started the worker, such as
 /// `accelerate launch`, and Accelerate's variables give the mode.
 Origin read_origin(const Environment& environment) {
-  if (const std::string* origin = value_of(environment, kOriginVariable)) {
+  if (const std::string* origin = value_of(environment, kModeVariable)) {
     if (*origin != "none" && *origin != "fsdp" && *origin != "deepspeed") {
-      throw bad_variable(kOriginVariable, *origin, "none, fsdp or deepspeed");
+      throw bad_variable(kModeVariable, *origin, "none, fsdp or deepspeed");
     }
-    return {*origin, std::string(kOriginVariable)};
+    return {*origin, std::string(kModeVariable)};
   }
   const bool fsdp = is_on(environment, kUseFsdpVariable);
   const bool deepspeed = is_on(environment, kUseDeepSpeedVariable);

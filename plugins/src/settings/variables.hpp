@@ -12,8 +12,6 @@
 /// Names of variables and helpers that the encoder and the decoders of an environment share.
 namespace acc::settings {
 
-/// Mode: none, fsdp or deepspeed.
-inline constexpr std::string_view kOriginVariable = "ACC_MODE";
 /// Places of the values that the launcher passes on: "key=config.yaml:12" or "key=--flag", joined
 /// by ';'. Messages of the worker name these places instead of the variable.
 inline constexpr std::string_view kSourcesVariable = "ACC_SETTING_SOURCES";

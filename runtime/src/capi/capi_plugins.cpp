@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plugins in C are tables of fields that are set by name, so that a new field of a plugin needs no
 // new function.
+#include "acc/base/variables.hpp"
 #include "acc/settings/environment.hpp"
 #include "capi/capi.hpp"
 
@@ -56,7 +57,7 @@ acc_status acc_runtime_in_mode_with_fsdp(const char* mode, const acc_fsdp_plugin
   return guarded([&] {
     acc_runtime*& result = required(runtime, "runtime");
     acc::settings::Environment environment = acc::settings::current_environment();
-    environment.insert_or_assign("ACC_MODE", string_of(mode, "mode"));
+    environment.insert_or_assign(acc::kModeVariable, string_of(mode, "mode"));
     result = new acc_runtime{acc::Runtime::from_settings(acc::settings::settings_from_environment(
         environment, required(plugin, "plugin").value.program_settings()))};
   });

@@ -15,6 +15,8 @@ inline constexpr const char* kCudaVisibleVariable = "CUDA_VISIBLE_DEVICES";
 inline constexpr const char* kDeviceVariable = "ACC_DEVICE";
 /// Number of ranks of each machine, "4,4,2", if machines differ.
 inline constexpr const char* kLocalWorldSizesVariable = "ACC_LOCAL_WORLD_SIZES";
+/// What the launcher was told to shard by: none, fsdp or deepspeed.
+inline constexpr const char* kModeVariable = "ACC_MODE";
 /// Address of machine 0, if MASTER_ADDR is a tunnel to it.
 inline constexpr const char* kMainAddressVariable = "ACC_MAIN_ADDRESS";
 inline constexpr const char* kNcclLibraryVariable = "ACC_NCCL_LIBRARY";
