@@ -659,8 +659,6 @@ def _sum_of_words(tensors):
 _WEIGHTS = torch.arange(1, 2 ** 17, 2)
 
 
-
-
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
     placements = _rows.placements_of(mesh) if parameter.dim() else (Replicate(),) * mesh.ndim
