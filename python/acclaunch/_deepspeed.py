@@ -297,6 +297,7 @@ class Engine(DeepSpeedEngine):
     """DeepSpeed's engine with the runtime in place of its ZeRO optimizers."""
 
     replaced = None  # while it is made: by a whole parameter, its rows
+    has_successor = False  # another engine has taken over the module
 
     def __init__(self, args, model, *arguments, config_class=None, **keywords):
         if keywords.get("mpu") is not None or keywords.get("mesh_device") is not None:
@@ -308,6 +309,7 @@ class Engine(DeepSpeedEngine):
         super().__init__(args, model, *arguments, config_class=config_class, **keywords)
         self.replaced = None  # the whole parameters, which nothing needs any more
         _engines.add(self)
+        self.publish_whole()
         if self.global_rank == 0:
             print(f"acclaunch: engine acc serves DeepSpeed's ZeRO stage {int(self.zero_optimization_stage())}",
                   file=sys.stderr, flush=True)
@@ -325,6 +327,9 @@ class Engine(DeepSpeedEngine):
         for name, module in model.named_modules():
             if isinstance(module, deepspeed.moe.layer.MoE):
                 _refuse(f"the layer MoE of DeepSpeed ('{name}')")
+        is_sharded = _fsdp2.state_of(model) is not None
+        if is_sharded:
+            self._take_over(model)
         super()._configure_distributed_model(model)  # casts, moves to the device, broadcasts
         for name, parameter in model.named_parameters():
             if parameter.dtype.is_floating_point:
@@ -332,23 +337,51 @@ class Engine(DeepSpeedEngine):
                     raise ValueError(f"fp32 is enabled but parameter '{name}' is {parameter.dtype}: enable fp16 or "
                                      "bf16 in the configuration, or load the model in float32")
                 parameter.data = parameter.data.float()
-        self.replaced = _replacements(model, lambda: self._shard(model))
+        if is_sharded:
+            self.replaced = {each: each for each in model.parameters()}
+        else:
+            self.replaced = _replacements(model, lambda: self._shard(model))
         if self.zero_optimization_stage() < 3:
             _deepspeed_files.serve_whole_state_dicts(self)
 
+    def _take_over(self, model):
+        """The module of an earlier engine, which cannot train it any more. Its rows stay."""
+        kind = self._kind()
+        earlier = [each for each in _engines if each.module is model]
+        if not earlier or any(each._kind() != kind for each in earlier):
+            _refuse("deepspeed.initialize of a module that is sharded already, by fully_shard or in another stage or "
+                    "precision")
+        self.dont_change_device = True
+        _rows.fence()
+        for each in earlier:
+            if not each.has_successor:
+                each.has_successor = True
+                each.module_forward_pre_hook.remove()
+                each.module_forward_post_hook.remove()
+                each.zero_grad()
+                each.forget_whole()
+
+    def _kind(self):
+        return (self.zero_optimization_stage(), self.compute_dtype, self._reduced_dtype(),
+                self._config.gradient_allreduce_op)
+
     def _broadcast_model(self):
         """As DeepSpeed's, for scalars too."""
+        if _fsdp2.state_of(self.module) is not None:
+            return
         for each in self.module.parameters():
             each.data = each.data.contiguous()
             dist.broadcast(each.data.view(-1).view(torch.uint8), 0)
 
+    def _reduced_dtype(self):
+        return (self._config.communication_data_type and self.communication_data_type) or torch.float32
+
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
         half = self.compute_dtype is not torch.float32
-        reduced = (self._config.communication_data_type and self.communication_data_type) or torch.float32
         mesh = _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type)
         policy = MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
-                                      reduce_dtype=reduced if half else None, cast_forward_inputs=False)
+                                      reduce_dtype=self._reduced_dtype() if half else None, cast_forward_inputs=False)
         for unit in (*_units_of(model), model):
             _fsdp2.make_sharded([unit], mesh, stage == 3, policy, None)
             if self._config.gradient_allreduce_op == "sum":
@@ -404,6 +437,7 @@ class Engine(DeepSpeedEngine):
         """Without effect: the backward has reduced them."""
 
     def _choose_reduction(self):
+        self._refuse_after_successor()
         knows_boundary = getattr(self._config, "managed_gradient_accumulation", True)
         self.module.set_requires_gradient_sync(not self.inside_no_sync_ctxt and (
             self.zero_optimization_partition_gradients() or not knows_boundary
@@ -431,17 +465,24 @@ class Engine(DeepSpeedEngine):
     def clip_fp32_gradients(self):
         """Without effect: the step of the optimizer clips."""
 
+    def _refuse_after_successor(self):
+        if self.has_successor:
+            _refuse("training with an engine after another deepspeed.initialize of its module")
+
     def step(self, lr_kwargs=None):
+        self._refuse_after_successor()
         super().step(lr_kwargs)
         self.publish_whole()
 
     # ---- state
 
     def publish_whole(self):
-        """As in DeepSpeed's stages 1 and 2, each rank has whole parameters after a step. Collective."""
-        unit = _fsdp2.state_of(self.module).unit
-        if unit is not None and unit.model.published is None and self.zero_optimization_stage() in (1, 2):
-            unit.model.publish_whole()
+        """As in DeepSpeed's stages 1 and 2, each rank has whole parameters, from the beginning and after each step.
+        Collective."""
+        if self.zero_optimization_stage() in (1, 2):
+            model = _fsdp2.unit_of(self.module).model
+            if model.published is None:
+                model.publish_whole()
 
     def forget_whole(self):
         unit = _fsdp2.state_of(self.module).unit

@@ -571,6 +571,14 @@ def _root_of(module):
     return max(holders, key=lambda each: sum(1 for _ in each.modules()))
 
 
+def unit_of(module):
+    """The unit of a sharded module, also before its first forward."""
+    state = state_of(module)
+    if state.unit is None:
+        _bind(_root_of(module))
+    return state.unit
+
+
 def was_used():
     """True if a module of this process has had its first forward."""
     return bool(_runtimes)
@@ -847,10 +855,7 @@ class ShardedModule(FSDPModule):
         return type(self).__mro__[self._orig_cls_mro_index].__name__
 
     def unshard(self, async_op=False):
-        state = state_of(self)
-        if state.unit is None:
-            _bind(_root_of(self))
-        state.unit.unshard()
+        unit_of(self).unshard()
         return UnshardHandle() if async_op else None
 
     def reshard(self):

@@ -30,6 +30,7 @@ if "RANK" in os.environ:
     from torch.nn import functional as F
 
     from acclaunch import _deepspeed
+    from acclaunch._library import NotSupportedError
 
     THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiles C++ code
@@ -75,15 +76,19 @@ class Trial:
 
     def __init__(self, engine, stage, arguments=lambda net: {"model_parameters": net.parameters()}, scalar=None,
                  **config):
-        deepspeed.DeepSpeedEngine = engine
         torch.manual_seed(7)
         self.net = Net(stage in (1, 2) if scalar is None else scalar)
         self.generator = torch.Generator().manual_seed(3 + dist.get_rank())
         self.found = []
-        settings = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
-                    "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": stage}, **config}
+        self.settings = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+                         "gradient_clipping": 0.5, "zero_allow_untested_optimizer": True,
+                         "zero_optimization": {"stage": stage}, **config}
+        self.start(engine, arguments)
+
+    def start(self, engine, arguments):
+        deepspeed.DeepSpeedEngine = engine
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
-            model=self.net, config=settings, **arguments(self.net))
+            model=self.net, config=self.settings, **arguments(self.net))
 
     def note(self, *values):
         self.found += [float(value) for value in values if value is not None]
@@ -194,7 +199,10 @@ def with_data(net):
 
 
 def by_one(trial):
-    """Whole values of one rank, which the others do not wait for: after a step, a checkpoint, a forward."""
+    """Whole values of one rank, which the others do not wait for: before the first step and after others, a checkpoint,
+    a forward."""
+    if dist.get_rank() == 0:
+        trial.net.state_dict()
     for number in range(4):
         loss = trial.loss()
         trial.engine.backward(loss)
@@ -211,6 +219,13 @@ def by_one(trial):
             trial.note(*[0.0] * (len(trial.net.state_dict(keep_vars=True)) + len(trial.net.blocks[0].state_dict(
                 keep_vars=True))))
     trial.note(trial.loss())
+
+
+def again(trial):
+    """A second engine with the same module and an optimizer of its own, in the middle of an accumulation."""
+    trial.train(3)
+    trial.start(type(trial.engine), lambda net: {"model_parameters": net.parameters()})
+    trial.train(4, rare_from=0)
 
 
 def direct(trial):
@@ -231,6 +246,8 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("no_sync", 1, without_sync, ADAM, None, 1e-5),
             ("by one", 0, by_one, ADAM, None, 1e-5), ("by one", 1, by_one, ADAM, None, 1e-5),
             ("by one", 2, by_one, {**ADAM, **BF16}, None, 1e-2), ("direct", 3, direct, ADAM, None, 1e-5),
+            ("again", 0, again, ADAM, None, 1e-5), ("again", 2, again, {**ADAM, **BF16}, None, 1e-2),
+            ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),
             ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
             ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5)])
@@ -329,15 +346,25 @@ REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"en
            ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "to nvme"))
 
 
+def expect_refusal(call, word):
+    try:
+        call()
+    except NotSupportedError as error:
+        assert word in str(error), error
+    else:
+        raise AssertionError(f"nothing refused: {word}")
+
+
 def refused():
-    from acclaunch._library import NotSupportedError
     for config, word in REFUSED:
-        try:
-            Trial(OURS, 2, **config)
-        except NotSupportedError as error:
-            assert word in str(error), error
-        else:
-            raise AssertionError(f"nothing refused: {config}")
+        expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
+    trial = Trial(OURS, 1, **ADAM)
+    earlier, loss = trial.engine, trial.loss()
+    trial.start(OURS, lambda _: {"optimizer": torch.optim.SGD(trial.net.parameters(), 0.1)})
+    for call in (earlier.step, lambda: earlier.backward(loss)):
+        expect_refusal(call, "another deepspeed.initialize of its module")
+    trial.settings["zero_optimization"] = {"stage": 3}
+    expect_refusal(lambda: trial.start(OURS, lambda _: {}), "in another stage")
 
 
 def travels(stage, folder, config):
