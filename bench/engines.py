@@ -160,7 +160,7 @@ def run(args, case, engine):
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
         "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"), "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": "cpu"})
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"times"')]
+    lines = [line[line.index("{"):] for line in done.stdout.splitlines() if '{"times"' in line]
     if done.returncode or not lines:
         sys.exit(f"{case}, {engine}:\n{done.stdout}{done.stderr}")
     return json.loads(lines[-1])
@@ -177,7 +177,8 @@ def main():
     if args.worker:
         worker(args.worker, args.steps)
         return
-    print(f"2 workers, {ROWS} x {LENGTH} tokens each; {args.rounds} launches of each engine in turn, {args.steps} steps")
+    print(f"2 workers, {ROWS} x {LENGTH} tokens each; {args.rounds} launches of each engine in turn, "
+          f"{args.steps} steps")
     for case in args.cases:
         times, losses = {"peer": [], "acc": []}, {}
         for _ in range(args.rounds):
