@@ -111,7 +111,7 @@ template <typename Call>
 CallbackResult call_program(const void* context, const Call& call) {
   const CallbackResult outer = std::exchange(callback_result(), {});
   call();
-  const CallbackResult result = std::exchange(callback_result(), outer);
+  CallbackResult result = std::exchange(callback_result(), outer);
   if (result.error) {
     throw Error(Errc::process, *result.error);
   }

@@ -5,6 +5,8 @@
 #include "acc/settings/environment.hpp"
 #include "capi/capi.hpp"
 
+#include <utility>
+
 struct acc_fsdp_plugin {
   acc::FullyShardedDataParallelPlugin value;
 };
@@ -16,9 +18,14 @@ namespace {
 
 using namespace acc::capi;
 
+template <typename Object, typename... Parts>
+Object* made(Parts&&... parts) {
+  return new Object{std::forward<Parts>(parts)...};
+}
+
 template <typename Plugin>
 acc_status create(Plugin** plugin) noexcept {
-  return guarded([&] { required(plugin, "plugin") = new Plugin{}; });
+  return guarded([&] { required(plugin, "plugin") = made<Plugin>(); });
 }
 
 template <typename Plugin>
@@ -32,7 +39,7 @@ template <typename Plugin>
 acc_status start(const Plugin* plugin, acc_runtime** runtime) noexcept {
   return guarded([&] {
     acc_runtime*& result = required(runtime, "runtime");
-    result = new acc_runtime{acc::Runtime::from_environment(required(plugin, "plugin").value)};
+    result = made<acc_runtime>(acc::Runtime::from_environment(required(plugin, "plugin").value));
   });
 }
 
@@ -58,8 +65,8 @@ acc_status acc_runtime_in_mode_with_fsdp(const char* mode, const acc_fsdp_plugin
     acc_runtime*& result = required(runtime, "runtime");
     acc::settings::Environment environment = acc::settings::current_environment();
     environment.insert_or_assign(acc::kModeVariable, string_of(mode, "mode"));
-    result = new acc_runtime{acc::Runtime::from_settings(acc::settings::settings_from_environment(
-        environment, required(plugin, "plugin").value.program_settings()))};
+    result = made<acc_runtime>(acc::Runtime::from_settings(acc::settings::settings_from_environment(
+        environment, required(plugin, "plugin").value.program_settings())));
   });
 }
 
