@@ -95,10 +95,9 @@ def serve_whole_state_dicts(engine):
 def in_compute_dtype(engine, parameter, read):
     """The whole value of a parameter: out of `read`, or gathered."""
     whole = read.pop(parameter, None)
-    if whole is None and parameter.numel() == 0:
-        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
     if whole is None:
-        _rows.fence()
+        if parameter.numel():
+            _rows.fence()
         whole = _rows.whole_of(parameter)
     return whole.to(engine.compute_dtype) if whole.is_floating_point() else whole
 
