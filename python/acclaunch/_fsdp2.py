@@ -325,8 +325,7 @@ class RowModel(Model):
             for member in unit.members:
                 member.adopt()
         self.check_parameters()
-        if not self._is_published():
-            self.library.model_publish(self.handle)
+        self.library.model_publish(self.handle)
         for unit in whole:
             unit.open_whole()
 
@@ -346,15 +345,9 @@ class RowModel(Model):
             handle = unit.begin_quietly()
             unit.locate(self.library.forward_raw, handle)
             unit.end_quietly(handle)
-        mesh = self.root.mesh
-        own = _sum_of_words(_rows.own_rows(value, mesh) for value in self._whole().values())
-        every = self.runtime.all_gather([own])
-        self.published = self._sum_of_rows(), [each for each, in every]
-
-    def _is_published(self):
-        """True if no rank has changed rows since publish_whole. Collective."""
-        return self.published is not None and not any(
-            changed for changed, in self.runtime.all_gather([float(self.published[0] != self._sum_of_rows())]))
+        rows = self._sum_of_rows()
+        own = rows if self._computes_with_rows() else self._sum_of_whole(self._whole().values())
+        self.published = rows, [each for each, in self.runtime.all_gather([own])]
 
     def read_whole(self):
         """Copies of whole values, by parameter. Empty if rows have changed since publish_whole on any rank: only a
@@ -362,15 +355,22 @@ class RowModel(Model):
         if self.published is None or self.published[0] != self._sum_of_rows():
             return {}
         found = {parameter: value.clone() for parameter, value in self._whole().items()}
-        sums = [_sum_of_words(_rows.own_rows(value, self.root.mesh, rank) for value in found.values())
-                for rank in range(self.runtime.world_size)]
+        sums = [self._sum_of_whole(found.values(), rank) for rank in range(self.runtime.world_size)]
         return found if sums == self.published[1] else {}
 
     def _sum_of_rows(self):
         return _sum_of_words(member.own for member in self.rows)
 
+    def _sum_of_whole(self, whole, rank=None):
+        return _sum_of_words(_rows.own_rows(each, self.root.mesh, rank) for each in whole)
+
     def _whole(self):
-        return {member.sharded: member.working.detach() for unit in self.units for member in unit.members}
+        return {member.sharded: member.working.detach() for member in self.rows}
+
+    def _computes_with_rows(self):
+        """True if whole parameters contain the rows that the program changes: no published copy can differ."""
+        return all(member.own.data_ptr() == _rows.own_rows(member.working, self.root.mesh).data_ptr()
+                   for member in self.rows)
 
     def leave_forward(self, forward):
         for unit in self.units:
@@ -659,7 +659,7 @@ def _sum_of_words(tensors):
         found = found.clone() if found.storage_offset() % 8 else found
         words = found.numel() // 8 * 8
         for part in found[:words].view(torch.int64).split(_WEIGHTS.numel()):
-            total = total * 3 + (part * _WEIGHTS[:part.numel()].to(part.device)).sum()  # int64, which wraps around
+            total = total * 3 + torch.dot(part, _WEIGHTS[:part.numel()])  # int64, which wraps around
         total = total * 3 + found[words:].sum()
     return float(int(total) % (2 ** 53 - 111))
 
