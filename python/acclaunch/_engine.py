@@ -141,7 +141,7 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
 
 
 class _Finder:
-    """Calls a function with each of these modules right after its import."""
+    """Calls a function with each of these modules at the end of its import."""
 
     def __init__(self, functions):
         self.functions = functions
@@ -155,39 +155,34 @@ class _Finder:
             spec = importlib.util.find_spec(name)
         finally:
             self.searching = None
-        if spec is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self.functions.pop(name)(module)  # not before: a program may look for a spec, or import once more
-
-        spec.loader.exec_module = exec_module
+        if spec is not None:  # a program may look for a spec without an import, or import once more after a failure
+            _call_after_import(spec, lambda module: self.functions.pop(name)(module))
         return spec
 
 
 class _Finishing(importlib.machinery.ModuleSpec):
-    """The spec of a module that is being imported, and that has imported torch; calls `function` at the end."""
+    """Of a module whose import has not ended: calls `function` then. The import system sets `_initializing` when it
+    begins and when it ends."""
 
     @property
     def _initializing(self):
-        return True
+        return self.begun
 
     @_initializing.setter
-    def _initializing(self, _):
-        self.__class__, function = importlib.machinery.ModuleSpec, self.__dict__.pop("function")
+    def _initializing(self, begun):
+        if begun:
+            self.begun = True
+            return
+        function = self.function
+        self.__class__ = importlib.machinery.ModuleSpec
+        del self.function, self.begun
         self._initializing = False
         if self.name in sys.modules:  # else the import has failed
             function(sys.modules[self.name])
 
 
-def _call_when_imported(module, function):
-    spec = module.__spec__
-    if getattr(spec, "_initializing", False):
-        spec.function, spec.__class__ = function, _Finishing
-    else:
-        function(module)
+def _call_after_import(spec, function):
+    spec.function, spec.begun, spec.__class__ = function, getattr(spec, "_initializing", False), _Finishing
 
 
 def _say_if_unused():
@@ -210,9 +205,12 @@ def install():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     waiting = {}
     for name, function in _FUNCTIONS.items():
-        if name in sys.modules:
-            _call_when_imported(sys.modules[name], function)
-        else:
+        module = sys.modules.get(name)
+        if module is None:
             waiting[name] = function
+        elif getattr(module.__spec__, "_initializing", False):
+            _call_after_import(module.__spec__, function)
+        else:
+            function(module)
     sys.meta_path.insert(0, _Finder(waiting))
     atexit.register(_say_if_unused)
