@@ -9,22 +9,21 @@ Needs torch, transformers, accelerate; peft for lora, deepspeed for zero2 and ze
 without the engine acc, so that its engine in the cases trainer and lora is DDP.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 from names import some_of
+from workers import found_by
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
 FSDP = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
         "--fsdp_transformer_layer_cls_to_wrap", "LlamaDecoderLayer"]
-CASES = {"fsdp2": [], "trainer": [], "lora": FSDP, "zero2": [], "zero3": []}  # flags of the launcher
-PEERS = {"fsdp2": "FSDP2", "trainer": "DDP", "lora": "DDP", "zero2": "DeepSpeed", "zero3": "DeepSpeed"}
 WARMUP = 3
 VOCABULARY, LENGTH, ROWS = 4096, 128, 2
 
@@ -144,26 +143,28 @@ def by_deepspeed(stage, steps, clock):
     return loss.item()
 
 
+# By case: the peer, flags of the launcher, and the program.
+CASES = {
+    "fsdp2": ("FSDP2", [], by_hand),
+    "trainer": ("DDP", [], by_trainer),
+    "lora": ("DDP", FSDP, by_accelerate),
+    "zero2": ("DeepSpeed", [], functools.partial(by_deepspeed, 2)),
+    "zero3": ("DeepSpeed", [], functools.partial(by_deepspeed, 3)),
+}
+
+
 def worker(case, steps):
     clock = Clock()
-    made = {"fsdp2": by_hand, "trainer": by_trainer, "lora": by_accelerate,
-            "zero2": lambda *given: by_deepspeed(2, *given), "zero3": lambda *given: by_deepspeed(3, *given)}
-    loss = made[case](steps, clock)
+    loss = CASES[case][2](steps, clock)
     if os.environ["RANK"] == "0":
         print(json.dumps({"times": clock.times[WARMUP:], "loss": loss}), flush=True)
 
 
 def run(args, case, engine):
     flags = ["--engine", "acc"] if engine == "acc" else []
-    command = [args.acclaunch, "--cpu", "--num_processes", "2", "--main_process_port", "0", *flags, *CASES[case],
+    command = [args.acclaunch, "--cpu", "--num_processes", "2", "--main_process_port", "0", *flags, *CASES[case][1],
                sys.executable, os.path.abspath(__file__), "--worker", case, "--steps", str(args.steps + WARMUP)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
-        "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"), "OMP_NUM_THREADS": "1",
-        "DS_ACCELERATOR": "cpu"})
-    lines = [line[line.index("{"):] for line in done.stdout.splitlines() if '{"times"' in line]
-    if done.returncode or not lines:
-        sys.exit(f"{case}, {engine}:\n{done.stdout}{done.stderr}")
-    return json.loads(lines[-1])
+    return found_by(command, args.acclaunch, DS_ACCELERATOR="cpu")
 
 
 def main():
@@ -187,7 +188,7 @@ def main():
                 found += result["times"]
                 losses[engine] = result["loss"]
         peer, own = (statistics.median(found) for found in times.values())
-        print(f"{case:8} {PEERS[case]:9} {1e3 * peer:7.1f} ms  engine acc {1e3 * own:7.1f} ms  {peer / own:5.2f} x  "
+        print(f"{case:8} {CASES[case][0]:9} {1e3 * peer:7.1f} ms  engine acc {1e3 * own:7.1f} ms  {peer / own:5.2f} x  "
               f"losses {abs(losses['peer'] - losses['acc']):.1e} apart", flush=True)
 
 

@@ -16,12 +16,12 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import threading
 import time
 
 from names import some_of
+from workers import found_by
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
 # Shapes of bench/train.py: 23 and 4 million parameters.
@@ -209,13 +209,8 @@ def run(args, case_name, variants, steps, samples=False):
                "--num_processes", str(CASES[case_name]["workers"]), "--main_process_port", "0",
                sys.executable, os.path.abspath(__file__), "--worker", case_name, "--steps",
                str(steps), "--variants", ",".join(variants), *["--memory"] * samples]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
-        "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"),
-        "BENCH_LIBRARY": str(library_of(args)), "OMP_NUM_THREADS": "1"} | ({"MALLOC_MMAP_THRESHOLD_": "131072"} if samples else {}))
-    lines = [line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line]
-    if done.returncode or not lines:
-        sys.exit(done.stdout + done.stderr)
-    return json.loads(lines[-1])
+    return found_by(command, args.acclaunch, BENCH_LIBRARY=str(library_of(args)),
+                    **{"MALLOC_MMAP_THRESHOLD_": "131072"} if samples else {})
 
 
 def main():
@@ -255,11 +250,7 @@ def main():
             print(line, flush=True)
     if args.hooks:
         command = [sys.executable, os.path.abspath(__file__), "--worker", "hooks", "--hooks", "--steps", "200"]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
-            "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"), "OMP_NUM_THREADS": "1"})
-        if done.returncode:
-            sys.exit(done.stdout + done.stderr)
-        found = json.loads(next(line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line))
+        found = found_by(command, args.acclaunch)
         print("hooks:", ", ".join(f"{name} {each:.0f} µs per use of a unit" for name, each in found.items()))
 
 
