@@ -5,17 +5,23 @@
 #include "support/gate.hpp"
 #include "support/left_behind.hpp"
 #include "support/program.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 #include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace acc::test;
@@ -332,6 +338,34 @@ TEST_CASE("faults: a stopped process, continued or not, does not keep the job fr
       }
     }
   }
+}
+
+TEST_CASE(
+    "faults: a launcher that is stopped while another machine ends is not kept by heartbeats") {
+  const TemporaryFolder folder;
+  const std::string bin = folder.path().string();
+  std::ofstream(bin + "/ssh") << "#!/bin/sh\nfor command; do :; done\necho \"client=$$ end\"\n"
+                                 "exec sh -c \"$command\"\n";
+  std::filesystem::permissions(bin + "/ssh", std::filesystem::perms::all);
+  std::ofstream(bin + "/hosts") << "127.0.0.1 slots=1\n";
+  const JobPlace place;
+  Gate gate;
+  Program job(acclaunch({"--cpu", "--hostfile", bin + "/hosts", "--num_processes", "1",
+                         "--main_process_port", place.port(), "--no_python"},
+                        "echo worker-up; read -r line < " + gate.path()),
+              {{"TMPDIR", place.folder()}, {"PATH", bin + ":" + std::getenv("PATH")}});
+  job.wait_for_text("worker-up");
+  const Watched client(job.out(), "client=");
+  REQUIRE(client.size() == 1);
+  const pid_t supervisor = supervisor_of(job);
+  stop(supervisor);
+  gate.open(1);
+  CHECK(client.all_end());
+  // The next heartbeat, of one per second, is then due together with the end of the client.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ::kill(supervisor, SIGCONT);
+  CHECK(job.wait() == 0);
+  CHECK(place.left(job) == "nothing");
 }
 
 TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {

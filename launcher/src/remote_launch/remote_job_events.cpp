@@ -148,8 +148,9 @@ void RemoteJob::beat() {
     }
   }
   beat_.expires_after(control::kBeatInterval);
+  // A handler that is queued already runs even if the timer is cancelled.
   beat_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) {
+    if (!error && !is_closed_) {
       beat();
     }
   });
@@ -244,7 +245,7 @@ void RemoteJob::end_waiting(Client& client) {
 void RemoteJob::limit(std::chrono::milliseconds time) {
   limit_.expires_after(time);
   limit_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) {
+    if (!error && limit_.expiry() <= std::chrono::steady_clock::now()) {  // not restarted meanwhile
       cut_silent();
     }
   });
