@@ -113,7 +113,7 @@ TEST_CASE("processes: a worker that cannot be killed is reported as still there"
   CHECK_FALSE(contains(job.err(), "restart 1"));
   freezer.thaw();
   CHECK(workers.all_end());
-  std::filesystem::remove(control_group_of(job.pid()));  // the launcher could not remove it
+  remove_control_group(control_group_of(job.pid()));  // the launcher could not remove it
 }
 
 /// A job with a frozen worker that the launcher gives up, and with more output than its reader
@@ -143,7 +143,7 @@ class GivenUpJob {
   [[nodiscard]] const Watched& workers() const { return workers_; }
   void read_on() { reader_.open(1); }
   Program& program() { return job_; }
-  void remove_group() const { std::filesystem::remove(group_); }  // the launcher could not
+  void remove_group() const { remove_control_group(group_); }  // the launcher could not
 
  private:
   Gate gate_;
@@ -206,7 +206,7 @@ TEST_CASE("processes: a worker's child that cannot be killed is named, and no re
   CHECK_FALSE(contains(job.err(), "restart 1"));
   freezer.thaw();
   CHECK(child.all_end());
-  std::filesystem::remove(control_group_of(job.pid()));
+  remove_control_group(control_group_of(job.pid()));
 }
 
 TEST_CASE("processes: deaths while the supervisor was stopped are reported in their order") {

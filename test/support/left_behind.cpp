@@ -2,14 +2,20 @@
 #include "support/left_behind.hpp"
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 namespace acc::test {
 namespace {
+
+constexpr ino_t kFirstPidNamespace = 0xEFFFFFFC;  // PROC_PID_INIT_INO of the kernel
 
 /// Reaps the children that have ended, and returns the others.
 std::vector<pid_t> running_children() {
@@ -33,24 +39,36 @@ std::string name_of(pid_t pid) {
 }  // namespace
 
 std::filesystem::path control_group_of(pid_t launcher) {
-  const std::string name = "acclaunch-" + std::to_string(launcher);
+  // As the launcher names it: launchers of other pid namespaces may have the same pid.
+  struct stat space {};
+  ::stat("/proc/self/ns/pid", &space);
+  const std::string name =
+      "acclaunch-" + std::to_string(launcher) +
+      (space.st_ino == kFirstPidNamespace ? "" : "." + std::to_string(space.st_ino));
   std::ifstream own("/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {  // "4:memory:/job", "0::/job"
     const std::size_t controller = line.find(':') + 1;
     const std::size_t group = line.find(':', controller);
     for (const std::string& mount : {std::string(), std::string("/unified"),
                                      "/" + line.substr(controller, group - controller)}) {
-      const std::filesystem::path above = "/sys/fs/cgroup" + mount + line.substr(group + 1);
-      std::error_code none;
-      for (const auto& folder : std::filesystem::directory_iterator(above, none)) {
-        const std::string found = folder.path().filename().string();
-        if (found == name || found.starts_with(name + ".")) {  // the latter in a container
-          return folder.path();
-        }
+      const std::filesystem::path folder =
+          std::filesystem::path("/sys/fs/cgroup" + mount + line.substr(group + 1)) / name;
+      if (std::error_code none; std::filesystem::exists(folder, none)) {
+        return folder;
       }
     }
   }
   return {};
+}
+
+void remove_control_group(const std::filesystem::path& group) {
+  // The kernel refuses it for a moment after the end of the last process, and tells nobody when it
+  // is over.
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (::rmdir(group.c_str()) != 0 && errno == EBUSY &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 JobPlace::JobPlace() {

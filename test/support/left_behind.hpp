@@ -13,6 +13,9 @@ namespace acc::test {
 /// any mounted hierarchy. Returns an empty path if there is none.
 std::filesystem::path control_group_of(pid_t launcher);
 
+/// Removes a control group that its launcher could not remove, after its processes have ended.
+void remove_control_group(const std::filesystem::path& group);
+
 /// The surroundings of one job. Detects what the job leaves behind: processes, files, a control
 /// group, a listening socket.
 ///
