@@ -10,6 +10,7 @@ A host has its own network, name, processes, /dev/shm and boot ID; the rest of t
 shared, as on a cluster with shared storage. Needs root, iproute2 and util-linux. Everything is a
 child of this process and ends with it.
 """
+import errno
 import fnmatch
 import os
 import pathlib
@@ -237,7 +238,17 @@ def _remove_control_groups(pid_namespace):
         for parent, names, _ in os.walk(mount):
             for name in fnmatch.filter(names, f"acclaunch-*.{pid_namespace}"):
                 for folder, _, _ in os.walk(os.path.join(parent, name), topdown=False):
-                    os.rmdir(folder)
+                    wait_until(lambda: _removed(folder), f"the end of the processes in {folder}")
+
+
+def _removed(folder):
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # for a moment after the end of the last process
+            raise
+        return False
+    return True
 
 
 class Cluster:
