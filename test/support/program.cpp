@@ -128,17 +128,21 @@ void Program::wait_for_event(Clock::time_point deadline, std::string_view what) 
   }
 }
 
-void Program::wait_for_text(std::string_view text, int count) {
+int Program::count(std::string_view text) const {
+  int found = 0;
+  for (const Stream& stream : streams_) {
+    for (std::size_t at = 0; (at = stream.text.find(text, at)) != std::string::npos; ++at) {
+      ++found;
+    }
+  }
+  return found;
+}
+
+void Program::wait_for_text(std::string_view text, int times) {
   const auto deadline = Clock::now() + kDeadline;
   for (;;) {
     const bool ended = has_ended();
-    int found = 0;
-    for (const Stream& stream : streams_) {
-      for (std::size_t at = 0; (at = stream.text.find(text, at)) != std::string::npos; ++at) {
-        ++found;
-      }
-    }
-    if (found >= count) {
+    if (count(text) >= times) {
       return;
     }
     if (ended) {

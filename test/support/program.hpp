@@ -30,8 +30,11 @@ class Program {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   void signal(int signal) const;
 
-  /// Returns when the program has written `text` `count` times, to stdout and stderr together.
-  void wait_for_text(std::string_view text, int count = 1);
+  /// Number of times that `text` is in what was read so far, of stdout and stderr together.
+  [[nodiscard]] int count(std::string_view text) const;
+
+  /// Returns when the program has written `text` `times` times, to stdout and stderr together.
+  void wait_for_text(std::string_view text, int times = 1);
 
   /// Waits until the program has ended. Returns the exit status as a shell reports it.
   int wait();
