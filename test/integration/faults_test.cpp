@@ -224,6 +224,43 @@ void check(When when, const std::vector<Faults>& rows) {
   }
 }
 
+/// A launch on other machines by a stand-in for ssh that runs everything here. Its clients print
+/// their process IDs.
+struct RemoteJob {
+  RemoteJob(const std::string& ssh, const std::string& hosts, const std::string& script)
+      : program(command(ssh, hosts, script), {{"TMPDIR", place.folder()},
+                                              {"GATE", gate.path()},
+                                              {"PATH", bin + ":" + std::getenv("PATH")}}) {}
+
+  std::vector<std::string> command(const std::string& ssh, const std::string& hosts,
+                                   const std::string& script) const {
+    std::ofstream(bin + "/ssh") << "#!/bin/sh\nfor command; do :; done\n" << ssh;
+    std::filesystem::permissions(bin + "/ssh", std::filesystem::perms::all);
+    std::ofstream(bin + "/hosts") << hosts;
+    return acclaunch(
+        {"--cpu", "--hostfile", bin + "/hosts", "--main_process_port", place.port(), "--no_python"},
+        script);
+  }
+
+  /// Lets the clients end while the launcher is stopped, so that it hears of all ends at once.
+  void end_clients_unseen(std::size_t count, std::chrono::milliseconds pause = {}) {
+    const Watched clients(program.out(), "client=");
+    REQUIRE(clients.size() == count);
+    const pid_t supervisor = supervisor_of(program);
+    stop(supervisor);
+    gate.open(static_cast<int>(count));
+    CHECK(clients.all_end());
+    std::this_thread::sleep_for(pause);
+    ::kill(supervisor, SIGCONT);
+  }
+
+  const TemporaryFolder folder;
+  const std::string bin = folder.path().string();
+  const JobPlace place;
+  Gate gate;
+  Program program;
+};
+
 }  // namespace
 
 TEST_CASE("faults: while the launcher reads its config file") {
@@ -341,31 +378,24 @@ TEST_CASE("faults: a stopped process, continued or not, does not keep the job fr
 }
 
 TEST_CASE(
-    "faults: a launcher that is stopped while another machine ends is not kept by heartbeats") {
-  const TemporaryFolder folder;
-  const std::string bin = folder.path().string();
-  std::ofstream(bin + "/ssh") << "#!/bin/sh\nfor command; do :; done\necho \"client=$$ end\"\n"
-                                 "exec sh -c \"$command\"\n";
-  std::filesystem::permissions(bin + "/ssh", std::filesystem::perms::all);
-  std::ofstream(bin + "/hosts") << "127.0.0.1 slots=1\n";
-  const JobPlace place;
-  Gate gate;
-  Program job(acclaunch({"--cpu", "--hostfile", bin + "/hosts", "--num_processes", "1",
-                         "--main_process_port", place.port(), "--no_python"},
-                        "echo worker-up; read -r line < " + gate.path()),
-              {{"TMPDIR", place.folder()}, {"PATH", bin + ":" + std::getenv("PATH")}});
-  job.wait_for_text("worker-up");
-  const Watched client(job.out(), "client=");
-  REQUIRE(client.size() == 1);
-  const pid_t supervisor = supervisor_of(job);
-  stop(supervisor);
-  gate.open(1);
-  CHECK(client.all_end());
-  // The next heartbeat, of one per second, is then due together with the end of the client.
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  ::kill(supervisor, SIGCONT);
-  CHECK(job.wait() == 0);
-  CHECK(place.left(job) == "nothing");
+    "faults: a launcher of other machines is not kept by a heartbeat that is due at its end") {
+  RemoteJob job("echo \"client=$$ end\"; exec sh -c \"$command\"\n", "127.0.0.1 slots=1\n",
+                "echo worker-up; read -r line < $GATE");
+  job.program.wait_for_text("worker-up");
+  job.end_clients_unseen(1, std::chrono::milliseconds(1100));  // a heartbeat is due each second
+  CHECK(job.program.wait() == 0);
+  CHECK(job.place.left(job.program) == "nothing");
+}
+
+TEST_CASE("faults: each of several machines that cannot be started is named") {
+  RemoteJob job("echo \"client=$$ end\"; read -r line < $GATE; exit 127\n",
+                "one slots=1\ntwo slots=1\n", "true");
+  job.program.wait_for_text("client=", 2);
+  job.end_clients_unseen(2);
+  CHECK(job.program.wait() == 2);
+  CHECK(contains(job.program.err(), "machine 0 (one) cannot be started: no executable acclaunch"));
+  CHECK(contains(job.program.err(), "machine 1 (two) cannot be started: no executable acclaunch"));
+  CHECK(job.place.left(job.program) == "nothing");
 }
 
 TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
