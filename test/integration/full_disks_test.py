@@ -54,11 +54,12 @@ def check_metrics(what, at, folder):
         assert json.loads(line)["step"] == number
 
 
+# The launcher reads at most 64 KiB, the capacity of a pipe, at a time: a MiB takes 16 writes at least, however late it reads.
 PROGRAM = """
 import os, sys
-for i in range(2000):
-    print("line", i, flush=True)
-    print("line", i, file=sys.stderr, flush=True)
+for i in range(1024):
+    print("line", i, "." * 1024, flush=True)
+    print("line", i, "." * 1024, file=sys.stderr, flush=True)
 sys.exit(int(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0") * 7)
 """
 
@@ -95,7 +96,7 @@ with tempfile.TemporaryDirectory() as name:
         for at in (1, 3):
             case(check_metrics, what, at)
     for streams in (["--redirects", "3"], ["--tee", "3"]):
-        for what, at in (("ENOSPC", 60), ("EIO", 1), ("EIO", 300)):
+        for what, at in (("ENOSPC", 20), ("EIO", 1), ("EIO", 40)):
             case(check_logs, what, at, streams)
 
     # The launcher's own streams: the exit status is the program's.
