@@ -309,6 +309,7 @@ class Engine(DeepSpeedEngine):
         super().__init__(args, model, *arguments, config_class=config_class, **keywords)
         self.replaced = None  # the whole parameters, which nothing needs any more
         _engines.add(self)
+        _fsdp2.unit_of(self.module)  # else a part that is called first would become the root
         self.publish_whole()
         if self.global_rank == 0:
             print(f"acclaunch: engine acc serves DeepSpeed's ZeRO stage {int(self.zero_optimization_stage())}",
@@ -382,10 +383,15 @@ class Engine(DeepSpeedEngine):
         mesh = _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type)
         policy = MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
                                       reduce_dtype=self._reduced_dtype() if half else None, cast_forward_inputs=False)
-        for unit in (*_units_of(model), model):
+        units = _units_of(model)
+        for unit in (*units, model):
             _fsdp2.make_sharded([unit], mesh, stage == 3, policy, None)
             if self._config.gradient_allreduce_op == "sum":
                 unit.set_gradient_divide_factor(1)
+        inside = {part for unit in units for part in unit.modules()}
+        for part in model.modules():
+            if part is not model and part not in inside:
+                _fsdp2.PartOfRoot(model, part)
 
     def _configure_optimizer(self, client_optimizer, model_parameters):
         parameters = [{**each, "params": [_moved(one, self.replaced) for one in each["params"]]}

@@ -840,6 +840,26 @@ def register_fsdp_forward_method(module, method_name):
     setattr(module, method_name, wrapped)
 
 
+class PartOfRoot:
+    """Hooks for a part of a root module that is in no other unit: a call outside of the root's forward, such as that
+    of an encoder by generate(), is a forward of the root's unit."""
+
+    def __init__(self, root, part):
+        self.root, self.opened = root, []
+        part.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)
+        part.register_forward_hook(self.after_forward, with_kwargs=True, always_call=True)
+
+    def before_forward(self, module, arguments, keywords):
+        unit = unit_of(self.root)
+        self.opened.append(not unit.forwards and not unit.backwards)
+        return unit.state.before_forward(module, arguments, keywords) if self.opened[-1] else None
+
+    def after_forward(self, module, arguments, keywords, output):
+        if self.opened.pop():
+            return state_of(self.root).after_forward(module, arguments, keywords, output)
+        return None
+
+
 class ShardedModule(FSDPModule):
     """A module that fully_shard has sharded. Methods of torch's class that are not here are refused."""
 
