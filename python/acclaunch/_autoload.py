@@ -43,10 +43,25 @@ def _choose_engine():
                          f"{type(error).__name__}: {error}") from None
 
 
+def _choose_recorder():
+    """Records the training if the program was told so (`acclaunch compare`)."""
+    if not os.environ.get("ACC_RECORD"):
+        return
+    try:
+        from acclaunch import _recorder
+
+        _recorder.install()
+    except Exception as error:  # noqa: BLE001: whatever it is
+        traceback.print_exc()
+        raise SystemExit("acclaunch: the training cannot be recorded in this process, which therefore ends: "
+                         f"{type(error).__name__}: {error}") from None
+
+
 def load():
     """Torch calls this at the end of `import torch`. If acclaunch.c10d is being imported, and imports
     torch itself, the module is not complete yet: it finishes after this call."""
     quietly(_import)
+    _choose_recorder()
     _choose_engine()
 
 
@@ -55,4 +70,5 @@ def follow_environment():
     c10d = sys.modules.get("acclaunch.c10d")
     if c10d is not None:
         quietly(c10d.follow_environment)
+    _choose_recorder()
     _choose_engine()

@@ -161,7 +161,7 @@ class _Finder:
 
 
 class _Finishing(importlib.machinery.ModuleSpec):
-    """Of a module whose import has not ended: calls `function` then. The import system sets `_initializing` when it
+    """Of a module whose import has not ended: calls functions then. The import system sets `_initializing` when it
     begins and when it ends."""
 
     @property
@@ -173,16 +173,33 @@ class _Finishing(importlib.machinery.ModuleSpec):
         if begun:
             self.begun = True
             return
-        function = self.function
+        functions = self.functions
         self.__class__ = importlib.machinery.ModuleSpec
-        del self.function, self.begun
+        del self.functions, self.begun
         self._initializing = False
         if self.name in sys.modules:  # else the import has failed
-            function(sys.modules[self.name])
+            for function in functions:
+                function(sys.modules[self.name])
 
 
 def _call_after_import(spec, function):
-    spec.function, spec.begun, spec.__class__ = function, getattr(spec, "_initializing", False), _Finishing
+    if not isinstance(spec, _Finishing):
+        spec.functions, spec.begun, spec.__class__ = [], getattr(spec, "_initializing", False), _Finishing
+    spec.functions.append(function)
+
+
+def call_after_imports(functions):
+    """Calls each of these functions, which are by the names of modules, with its module at the end of its import."""
+    waiting = {}
+    for name, function in functions.items():
+        module = sys.modules.get(name)
+        if module is None:
+            waiting[name] = function
+        elif getattr(module.__spec__, "_initializing", False):
+            _call_after_import(module.__spec__, function)
+        else:
+            function(module)
+    sys.meta_path.insert(0, _Finder(waiting))
 
 
 def _say_if_unused():
@@ -203,14 +220,5 @@ def install():
     _installed = True
     if os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    waiting = {}
-    for name, function in _FUNCTIONS.items():
-        module = sys.modules.get(name)
-        if module is None:
-            waiting[name] = function
-        elif getattr(module.__spec__, "_initializing", False):
-            _call_after_import(module.__spec__, function)
-        else:
-            function(module)
-    sys.meta_path.insert(0, _Finder(waiting))
+    call_after_imports(_FUNCTIONS)
     atexit.register(_say_if_unused)
