@@ -26,9 +26,8 @@ def _classes_of(module):
 def _inner(module):
     """The module in a wrapper, or None."""
     for name in _classes_of(module):
-        inner = module._modules.get(_INNER.get(name))
-        if inner is not None:
-            return inner
+        if name in _INNER:
+            return getattr(module, _INNER[name], None)
     return None
 
 

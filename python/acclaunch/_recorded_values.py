@@ -37,7 +37,7 @@ def _signs_on(device, dtype):
 @contextlib.contextmanager
 def plainly(device):
     """Computes without gradients, autocast and modes of the program."""
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         kind = device.type
         if not torch.is_autocast_enabled(kind):
             yield

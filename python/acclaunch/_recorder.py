@@ -17,6 +17,7 @@ import time
 import weakref
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -33,6 +34,11 @@ def _name_of(dtype):
 
 def _in_backward():
     return torch._C._current_graph_task_id() != -1
+
+
+def _is_fake():
+    """True if tensors have no values now."""
+    return any(type(mode).__name__ == "FakeTensorMode" for mode in _get_current_dispatch_mode_stack())
 
 
 def _is_seen(value):
@@ -63,53 +69,65 @@ class _Call:
         self.is_kept = is_kept  # false: only if a backward follows
 
 
+_MOST_LINES = 50_000  # that are held without a step
+
+
 class _File:
     """Lines whose numbers are read at the end of a step: on a GPU each reading waits for the device."""
 
     def __init__(self, folder):
         self.folder, self.file, self.lines = folder, None, []
+        self.batches = []  # lines with sums over batches, which have no sketch yet
 
     def write(self, line, call=None):
         self.lines.append((line, call))
+        if "sums" in line:
+            self.batches.append(line)
 
-    def flush(self):
-        lines, self.lines = self.lines, []
-        lines = [line for line, call in lines if call is None or call.is_kept]
-        _sketch_sums(lines)
-        tensors = [value for line in lines for value in line.values() if isinstance(value, torch.Tensor)]
-        with torch.no_grad():
-            floats = [each.detach().reshape(-1).double() for each in tensors if each.is_floating_point()]
-            found = iter(torch.cat([each.cpu() for each in floats]).tolist() if floats else ())
-        for line in lines:
-            for key, value in line.items():
-                if isinstance(value, torch.Tensor):
-                    read = [_rounded(next(found)) for _ in range(value.numel())] if value.is_floating_point() \
-                        else value.flatten().tolist()
-                    line[key] = read if value.dim() else read[0]
+    def sketch(self):
+        """Replaces sums over batches by their sketches, of vectors of one length at once."""
+        alike = {}
+        for line in self.batches:
+            sums = line["sums"]
+            alike.setdefault((sums.device, sums.dtype, sums.numel()), []).append(line)
+        self.batches = []
+        for (device, _, _), found in alike.items():
+            with values_of.plainly(device):
+                sketches = values_of.of_sums(torch.stack([line.pop("sums") for line in found]))
+                for line, sketch in zip(found, sketches):
+                    line["sketch"] = sketch
+
+    def read(self):
+        """Returns the lines so far, with numbers in place of tensors."""
+        self.sketch()
+        lines, self.lines = [line for line, call in self.lines if call is None or call.is_kept], []
+        places = [(line, key) for line in lines for key, value in line.items() if isinstance(value, torch.Tensor)]
+        with values_of.plainly(torch.device("cpu")):
+            found = iter(_on_cpu([line[key] for line, key in places]))
+        for line, key in places:
+            value = line[key]
+            read = [next(found) for _ in range(value.numel())] if value.is_floating_point() else value.flatten().tolist()
+            line[key] = [_rounded(each) for each in read] if value.is_floating_point() else read
+            if value.dim() == 0:
+                line[key] = line[key][0]
         return lines
 
     def put(self, lines):
         if self.file is None:
-            rank = _rank()
             os.makedirs(self.folder, exist_ok=True)
-            self.file = open(os.path.join(self.folder, f"rank_{rank}.jsonl"), "w", encoding="utf-8")
-        for line in lines:
-            self.file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self.file = open(os.path.join(self.folder, f"rank_{_rank()}.jsonl"), "w", encoding="utf-8")
+        self.file.write("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
         self.file.flush()
 
 
-def _sketch_sums(lines):
-    """Replaces the sums over batches by their sketches, of vectors of one length at once."""
-    alike = {}
-    for line in lines:
-        if "sums" in line:
-            sums = line["sums"]
-            alike.setdefault((sums.device, sums.dtype, sums.numel()), []).append(line)
-    for (device, _, _), found in alike.items():
-        with values_of.plainly(device):
-            sketches = values_of.of_sums(torch.stack([line.pop("sums") for line in found]))
-        for line, sketch in zip(found, sketches):
-            line["sketch"] = sketch
+def _on_cpu(tensors):
+    """The numbers of floating-point tensors, read at once of each device."""
+    by_device = {}
+    for each in tensors:
+        if each.is_floating_point():
+            by_device.setdefault(each.device, []).append(each.detach().reshape(-1).double())
+    read = {device: iter(torch.cat(found).tolist()) for device, found in by_device.items()}
+    return [next(read[each.device]) for each in tensors if each.is_floating_point() for _ in range(each.numel())]
 
 
 def _rank():
@@ -143,6 +161,7 @@ class Recorder:
         self.local = threading.local()
         self.last_output = None, None, None  # a weak reference, the version and the numbers
         self.stepping = 0  # calls of step() that are not finished
+        self.updating = None  # the outermost optimizer whose step() runs
         self.stepped, self.stepped_before = set(), set()  # optimizers in this step, and in the one before
         self.skipped = True  # no optimizer has updated parameters in this step
         self.scale = None  # of a gradient scaler
@@ -180,7 +199,7 @@ class Recorder:
     def begin(self, module, arguments, keywords):
         """Before a forward outside of all others; returns None if it is not recorded."""
         if not torch.is_grad_enabled() or not self.is_on() or torch.jit.is_tracing() \
-                or torch._C._functorch.maybe_current_level() is not None \
+                or torch._C._functorch.maybe_current_level() is not None or _is_fake() \
                 or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()) \
                 or next(module.parameters(), None) is None:
             return None
@@ -190,6 +209,8 @@ class Recorder:
         call = _Call(module.training)
         if is_new:
             self.describe(prefix, module)
+            if self.updating is not None:
+                self.before_update(self.updating)
         if self.random_mode == "equal":
             _seed((self.step << 20) + (self.micro_step << 10) + _rank() + 1)
         self.record_data(prefix, arguments, keywords, call)
@@ -220,7 +241,7 @@ class Recorder:
     def record_data(self, prefix, arguments, keywords, call):
         leaves, _ = tree_flatten_with_path((arguments, keywords))
         for (_, *path), value in leaves:
-            if type(value) is not torch.Tensor or value.requires_grad or not value.numel() or value.is_meta:
+            if type(value) is not torch.Tensor or value.grad_fn is not None or not value.numel() or value.is_meta:
                 continue
             name = ".".join([prefix] * bool(prefix) + [str(getattr(key, "key", getattr(key, "idx", key)))
                                                        for key in path])
@@ -256,13 +277,14 @@ class Recorder:
             self.note_random(above.pop())
 
     def note_random(self, module):
-        state = torch.get_rng_state()
-        if torch.cuda.is_initialized():
-            state = torch.cat((state, torch.cuda.get_rng_state()))
-        if module is not None and self.random_state is not None and not torch.equal(state, self.random_state):
-            line = self.random_modules.get(self.names.modules.get(unwrapped(module)), {})
-            line.setdefault("rate", None)
-        self.random_state = state
+        with values_of.plainly(torch.device("cpu")):
+            state = torch.get_rng_state()
+            if torch.cuda.is_initialized():
+                state = torch.cat((state, torch.cuda.get_rng_state()))
+            if module is not None and self.random_state is not None and not torch.equal(state, self.random_state):
+                line = self.random_modules.get(self.names.modules.get(unwrapped(module)), {})
+                line.setdefault("rate", None)
+            self.random_state = state
 
     def write_output(self, label, value, call):
         known, version, numbers = self.last_output
@@ -282,12 +304,18 @@ class Recorder:
     # ---- backward
 
     def on_backward(self, tensors):
-        values = [each.detach() for each in tensors if isinstance(each, torch.Tensor)]
+        values = [each.detach() for each in tensors if _is_seen(each) or hasattr(each, "placements")]
         if values:
             with torch.no_grad():
-                total = sum(each.float().sum() for each in values)
-            self.write("loss", micro_step=self.micro_step, value=local_of(total), dtype=_name_of(values[0].dtype),
+                total = sum(local_of(each.float().sum()) for each in values)
+            self.write("loss", micro_step=self.micro_step, value=total, dtype=_name_of(values[0].dtype),
                        scale=1.0 if self.scale is None else self.scale)
+
+    def after_backward(self):
+        self.micro_step += 1
+        self.file.sketch()
+        if len(self.file.lines) > _MOST_LINES:
+            self.file.put(self.read())
 
     # ---- clipping
 
@@ -306,7 +334,8 @@ class Recorder:
 
     @contextlib.contextmanager
     def steps_of(self, owner):
-        """A step of an optimizer, or of what wraps one, and counts it once."""
+        """A step of an optimizer, or of what wraps one, and counts it once. Those before the first forward prepare the
+        state of an optimizer."""
         if not self.is_on():
             yield
             return
@@ -317,26 +346,32 @@ class Recorder:
             yield
         finally:
             self.stepping -= 1
-        if not self.stepping:
+        if not self.stepping and self.names.roots:
             self.stepped.add(owner)
             if len(_optimizers) == 1 or (self.stepped_before and self.stepped_before <= self.stepped):
                 self.close_step()
 
     @contextlib.contextmanager
     def updates_of(self, optimizer, has_closure):
-        if not self.is_on():
+        if not self.is_on() or self.updating is not None:  # a wrapper's step records
             yield
             return
         with self.steps_of(id(optimizer)):
-            self.before_update(optimizer)
-            if not has_closure:
-                self.record_parameters(optimizer, "gradient")
-            yield
-            if has_closure:
-                self.record_parameters(optimizer, "gradient")
-            self.record_parameters(optimizer, "updated")
-            found = getattr(optimizer, "found_inf", None)
-            self.skipped = found.detach().clone().reshape(()) if isinstance(found, torch.Tensor) else False
+            if self.names.roots:
+                self.before_update(optimizer)
+                if not has_closure:
+                    self.record_parameters(optimizer, "gradient")
+            self.updating = optimizer
+            try:
+                yield
+            finally:
+                self.updating = None
+            if self.names.roots:
+                if has_closure:
+                    self.record_parameters(optimizer, "gradient")
+                self.record_parameters(optimizer, "updated")
+                found = getattr(optimizer, "found_inf", None)
+                self.skipped = found.detach().clone().reshape(()) if isinstance(found, torch.Tensor) else False
 
     def before_update(self, optimizer):
         for group in optimizer.param_groups:
@@ -398,8 +433,11 @@ class Recorder:
             self.write("tensor", phase=phase, name=name, dtype=_name_of(tensor.dtype), count=count, squares=squares,
                        sketch=sketch, **({} if whole else {"begin": begin, "shape": list(shape)}))
 
+    def read(self):
+        return [line for line in self.file.read() if self.is_new(line)]
+
     def close_step(self):
-        lines = [line for line in self.file.flush() if self.is_new(line)]
+        lines = self.read()
         skipped = self.skipped
         lines.append({"kind": "step", "step": self.step, "parameters": len(self.changed),
                       "skipped": skipped.item() != 0 if isinstance(skipped, torch.Tensor) else skipped})
@@ -434,7 +472,7 @@ class Recorder:
         if self.is_on():
             if self.stepped:
                 self.close_step()
-            lines = self.file.flush()
+            lines = self.read()
             if lines or self.file.file is not None:
                 self.file.put([*lines, {"kind": "end", "reason": reason}])
             self.is_over = True
@@ -539,7 +577,7 @@ def _backward(original):
             tensors = tuple(tensors)
         _recorder.on_backward([tensors] if isinstance(tensors, torch.Tensor) else tensors)
         result = original(tensors, *arguments, **keywords)
-        _recorder.micro_step += 1
+        _recorder.after_backward()
         return result
     return backward
 
@@ -675,6 +713,8 @@ def install():
     if mode not in ("keep", "equal", "off"):
         raise ValueError(f"ACC_RECORD_RANDOM is '{mode}', expected keep, equal or off")
     is_first = _recorder is None
+    if not is_first:
+        _recorder.end("exit")
     _recorder = Recorder(os.environ["ACC_RECORD"], int(steps) if steps else None, mode)
     with contextlib.suppress(ImportError):
         import numpy  # noqa: F401
