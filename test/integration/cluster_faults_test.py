@@ -6,8 +6,10 @@
 Prints how long each step took, without checking it. Exits with 77 without virtual hosts.
 """
 import json
+import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -202,6 +204,7 @@ def two_machines_0(site):
 def training(site):
     """A training that loses and gains a machine has the same steps as an uninterrupted one."""
     names = NODES[:3]
+    survivors = [names[0], names[2]]
     metrics, checkpoints = site.folder / "metrics.jsonl", site.folder / "checkpoints"
     job = Job(site, "training")
     job.variables = {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD"}
@@ -219,14 +222,23 @@ def training(site):
         wait_until(lambda: any(each["step"] >= step and len(each["ranks"]) == ranks for each in steps()),
                    f"step {step} by {ranks} ranks")
 
+    def to_workers(number, on):
+        """Signals the workers of these hosts. They are stopped before a fault, so that they do not finish before it."""
+        for name in on:
+            for pid in job.workers_on(name):
+                os.kill(pid, number)
+
     for name in names:
         site.cluster.delay(name, 5)  # steps that take long enough to be interrupted
     job.join_elastic(names, "2:3")
     reach(5, 3)
+    to_workers(signal.SIGSTOP, names)
     begin = time.monotonic()
     site.cluster["node1"].crash()
+    to_workers(signal.SIGCONT, survivors)
     reach(8, 2)
     report("training, crash: on by two ranks", begin, time.monotonic())
+    to_workers(signal.SIGSTOP, survivors)  # their launchers continue them when they end them
     site.cluster["node1"].boot()
     begin = time.monotonic()
     job.join_elastic(["node1"], "2:3")

@@ -13,7 +13,7 @@ from json_schema import Schema
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = Schema(DOCS / "api.schema.json")
 REPORT = Schema(DOCS / "report.schema.json")
-LIMIT = 60  # seconds, of every wait
+LIMIT = 240  # seconds, of every wait
 
 
 class Client:
