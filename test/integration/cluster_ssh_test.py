@@ -73,7 +73,9 @@ class Job:
         return self.started
 
     def finish(self, statuses=""):
-        self.finish_file.write_text(statuses)
+        written = self.folder / "written"
+        written.write_text(statuses)
+        written.rename(self.finish_file)  # workers see the whole text or nothing
 
     def guardian(self):
         """Pid of the process that the user started, as seen from here."""
