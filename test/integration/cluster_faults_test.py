@@ -17,6 +17,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
+from cluster_jobs import steps_in  # noqa: E402
 from hosts import check, wait_until  # noqa: E402
 
 SKIPPED = 77
@@ -215,8 +216,7 @@ def training(site):
                   "--checkpoint", checkpoints, "--checkpoint_every", "3"]
 
     def steps():
-        lines = metrics.read_text().splitlines() if metrics.exists() else []
-        return [json.loads(line) for line in lines]
+        return steps_in(metrics)
 
     def reach(step, ranks):
         wait_until(lambda: any(each["step"] >= step and len(each["ranks"]) == ranks for each in steps()),

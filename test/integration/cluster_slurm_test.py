@@ -10,6 +10,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -248,7 +249,15 @@ def requeued(site):
     job = site.template("requeue.sbatch", ["--nodelist=node[0-1]"], [*GOLDEN, "--metrics", metrics],
                         WORKERS="2", CHECKPOINTS=str(site.folder / "requeue"))
     wait_until(lambda: len(steps_in(metrics)) >= 3, "three steps")
+
+    def to_workers(number):
+        for name in nodes:
+            for pid in site.slurm.cluster[name].matching(str(site.train_gpt)):
+                os.kill(pid, number)
+
+    to_workers(signal.SIGSTOP)  # so that they do not finish before the request
     site.slurm.scancel("--batch", "--signal=USR1", job.id)
+    to_workers(signal.SIGCONT)
     job.wait_for("received SIGUSR1: saved a checkpoint")
     job.wait_until(lambda: job.facts()["Restarts"] == "1", "a restart")
     check(job.wait() == (0, 0), "status")
