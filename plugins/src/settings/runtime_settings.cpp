@@ -4,6 +4,8 @@
 #include "settings/fields.hpp"
 #include "settings/variables.hpp"
 
+#include <limits>
+
 namespace acc::settings {
 namespace {
 
@@ -89,6 +91,18 @@ std::chrono::seconds read_collective_timeout(const Environment& environment) {
     throw bad_variable(kTimeoutVariable, *text, "a whole number of seconds, at least 1");
   }
   return std::chrono::seconds(*seconds);
+}
+
+int read_record_steps(const Environment& environment) {
+  const std::string text = variable(environment, kRecordStepsVariable, "");
+  if (text.empty()) {
+    return 0;
+  }
+  const auto steps = parse_integer(text);
+  if (!steps || *steps < 1 || *steps > std::numeric_limits<int>::max()) {
+    throw bad_variable(kRecordStepsVariable, text, "a number of steps, at least 1");
+  }
+  return static_cast<int>(*steps);
 }
 
 bool read_copy_gathers(const Environment& environment) {
@@ -227,6 +241,8 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect([&] { result.share_gpus = read_boolean(environment, kShareGpusVariable, false); });
   result.trace = variable(environment, kTraceVariable);
   result.flight_record = variable(environment, flight::kRecordVariable, "");
+  result.recording.folder = variable(environment, kRecordVariable, "");
+  faults.collect([&] { result.recording.steps = read_record_steps(environment); });
   result.identity = read_identity(environment, faults);
   // The fp8 settings are for the program (fp8_settings).
   Settings settings = read_settings(environment, faults, [&](const SettingRow& row) {

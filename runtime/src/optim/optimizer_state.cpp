@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 #include <string_view>
@@ -86,7 +88,25 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
   if (model_->context().scales_loss()) {
     scaler_.emplace(model_->context().settings.sharding.loss_scaling);
   }
+  if (!model_->context().settings.recording.folder.empty()) {
+    start_recording();
+  }
   model_->has_optimizer = true;
+}
+
+void OptimizerState::start_recording() {
+  std::vector<const sharding::ParameterRecord*> parameters;
+  for (const FlatParameter* flat : model_->flats()) {
+    for (const auto& parameter : flat->parameters()) {
+      parameters.push_back(&parameter);
+    }
+  }
+  std::ranges::sort(parameters, {}, &sharding::ParameterRecord::declared);
+  std::vector<std::string> units;
+  for (const auto& unit : model_->shard_units()) {
+    units.push_back(unit->name());
+  }
+  recording_ = std::make_unique<optim::StepRecording>(model_->context(), parameters, units);
 }
 
 OptimizerState::~OptimizerState() {
@@ -307,6 +327,9 @@ OptimizerState::Issued OptimizerState::step() {
     rule_settings_ = rule != nullptr && rule->settings ? rule->settings() : "";
   });
   Issued issued{{.step = steps, .lr = step_rates_.front(), .loss_scale = loss_scale()}, {}};
+  if (recording_) {
+    begin_recorded_step();
+  }
   const auto raised = sharding::guarded(groups(), [&] { return reduce_and_update(issued); });
   if (raised) {
     throw Error(*raised);
@@ -318,7 +341,32 @@ OptimizerState::Issued OptimizerState::step() {
     tracer->end_step(steps, memory_by_category(model_->memory()));
   }
   record_step(issued);
+  if (recording_) {
+    end_recorded_step(issued);
+  }
   return issued;
+}
+
+void OptimizerState::begin_recorded_step() {
+  std::vector<optim::StepRecording::Group> groups;
+  for (const GroupRecord& each : group_records()) {
+    groups.push_back({own_rule() != nullptr ? std::string(own_rule()->facts().title) : name(),
+                      each.hyper_parameters, each.parameters,
+                      own_rule() != nullptr ? own_rule()->states() : std::vector<std::string>()});
+  }
+  recording_->begin_step(groups, shards(false));
+}
+
+void OptimizerState::end_recorded_step(const Issued& issued) {
+  const StepInfo info = result(issued);
+  if (recording_->end_step(shards(false), info,
+                           {.norm = clip_norm_,
+                            .value = clip_value_,
+                            .late = issued.late ? info.clip_coefficient : 1.0})) {
+    sharding::guarded(groups(), [&] { groups().world->barrier()->wait(); });
+    std::fflush(nullptr);
+    std::_Exit(0);
+  }
 }
 
 void OptimizerState::record_step(const Issued& issued) const {
@@ -429,6 +477,9 @@ double OptimizerState::clip(double unscale, StepInfo& info) {
 /// Publishes each flat parameter as soon as it is updated, so that its gather (ZeRO 1) overlaps
 /// with the update of the next one.
 void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
+  if (recording_) {
+    recording_->add_gradients(shards(true), factor.known);
+  }
   std::vector<kernels::UpdateStep> updates;  // by group
   if (const auto* const own = own_rule()) {
     for (std::size_t group = 0; group < rates_.size(); ++group) {

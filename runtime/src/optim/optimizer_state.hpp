@@ -6,6 +6,7 @@
 #include "optim/gradient_meter.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/parameter_groups.hpp"
+#include "optim/step_recording.hpp"
 #include "optim/update.hpp"
 
 #include <map>
@@ -127,6 +128,11 @@ class OptimizerState {
     const float* clip = nullptr;  ///< UpdateArrays::clip
   };
   [[nodiscard]] bool skips(bool finite) const;
+  /// Writes what ACC_RECORD asks for. After the last step that is to be recorded, this process
+  /// ends.
+  void start_recording();
+  void begin_recorded_step();
+  void end_recorded_step(const Issued& issued);
   /// Clips, and returns the factor by which the update multiplies the gradients. unscale: factor
   /// that removes the loss scale.
   double clip(double unscale, StepInfo& info);
@@ -154,6 +160,7 @@ class OptimizerState {
   std::map<const sharding::FlatParameter*, std::vector<std::size_t>> group_of_;
   std::optional<optim::LossScaler> scaler_;
   std::optional<optim::GradientMeter> meter_;
+  std::unique_ptr<optim::StepRecording> recording_;  ///< null: nothing is recorded
 };
 
 }  // namespace acc::detail

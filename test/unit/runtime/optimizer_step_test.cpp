@@ -8,16 +8,21 @@
 #include "support/weights.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -164,6 +169,84 @@ TEST_CASE("every optimizer gives the same weights under every strategy") {
       });
       first = first.empty() ? weights : first;
       CHECK(distance(first, weights) < 1e-5);
+    }
+  }
+}
+
+namespace {
+
+/// What all ranks recorded of tensors: four numbers by step, phase and name. The sketches of parts
+/// add up.
+std::map<std::string, std::array<double, 4>> recorded_in(const std::filesystem::path& folder) {
+  std::map<std::string, std::array<double, 4>> found;
+  std::set<std::string> parts;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    std::ifstream lines(file.path());
+    std::string kind;
+    for (std::string text; std::getline(lines, text);) {
+      const auto line = nlohmann::json::parse(text);
+      kind = line.at("kind");
+      if (kind == "tensor") {
+        const auto name =
+            fmt::format("{} {} {}", line.at("step").get<int>(), line.at("phase").get<std::string>(),
+                        line.at("name").get<std::string>());
+        if (parts.insert(fmt::format("{} {}", name, line.at("begin").get<int>())).second) {
+          for (std::size_t i = 0; i < 4; ++i) {
+            found[name][i] += line.at("sketch")[i].get<double>();
+          }
+        }
+      } else if (kind == "clip") {
+        found[fmt::format("{} clip", line.at("step").get<int>())] = {
+            line.at("norm").get<double>(), line.at("limit").get<double>(), 0.0, 0.0};
+      } else if (kind == "step") {  // some ranks have no part of some parameters
+        double& changed = found[fmt::format("{} step", line.at("step").get<int>())][0];
+        changed = std::max(changed, line.at("parameters").get<double>());
+      }
+    }
+    CHECK(kind == "end");
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("recordings of a training are the same under every strategy, and change nothing") {
+  std::map<std::string, std::array<double, 4>> first;
+  for (const Job& job : jobs()) {
+    CAPTURE(to_string(job.sharding.strategy));
+    const acc::test::TemporaryFolder folder;
+    Weights plain;
+    for (const bool records : {false, true}) {
+      acc::test::run_ranks(job, [&](auto settings, auto store) {
+        settings.recording.folder = records ? folder.path().string() : "";
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model();
+        ModuleNet net(model, net_of());
+        auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+        optimizer.set_clip_norm(1.0);
+        for (int step = 0; step < 2; ++step) {
+          net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
+          optimizer.step();
+        }
+        const Weights weights = net.read();
+        runtime.barrier();
+        if (runtime.rank() == 0) {
+          CHECK((!records || distance(plain, weights) == 0.0));
+          plain = weights;
+        }
+      });
+    }
+    const auto found = recorded_in(folder.path());
+    // Of 4 parameters: gradients and updates in 2 steps, weights before; clipping and end of a
+    // step.
+    CHECK(found.size() == 4 * 5 + 4);
+    CHECK(found.at("1 step")[0] >= 2.0);
+    first = first.empty() ? found : first;
+    for (const auto& [name, numbers] : found) {
+      CAPTURE(name);
+      for (std::size_t i = 0; !name.ends_with("step") && i < 4; ++i) {
+        CHECK(numbers[i] == doctest::Approx(first.at(name)[i]).epsilon(1e-4));
+      }
     }
   }
 }

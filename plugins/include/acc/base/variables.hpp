@@ -21,6 +21,10 @@ inline constexpr const char* kModeVariable = "ACC_MODE";
 inline constexpr const char* kMainAddressVariable = "ACC_MAIN_ADDRESS";
 inline constexpr const char* kNcclLibraryVariable = "ACC_NCCL_LIBRARY";
 inline constexpr const char* kNoColourVariable = "NO_COLOR";
+// Recordings of trainings (docs/formats/recording.md).
+inline constexpr const char* kRecordVariable = "ACC_RECORD";
+inline constexpr const char* kRecordStepsVariable = "ACC_RECORD_STEPS";
+inline constexpr const char* kRecordRandomVariable = "ACC_RECORD_RANDOM";
 inline constexpr const char* kShareGpusVariable = "ACC_SHARE_GPUS";
 inline constexpr const char* kTerminalVariable = "TERM";
 inline constexpr const char* kTraceVariable = "ACC_TRACE";

@@ -193,6 +193,13 @@ struct RuntimeSettings {
   /// ACC_FLIGHT_RECORD: file in which this worker records its last collectives for the launcher
   /// (acc/base/flight_record.hpp); empty: none.
   std::string flight_record;
+  /// What this process records for `acclaunch compare` (docs/formats/recording.md).
+  struct Recording {
+    std::string folder;  ///< ACC_RECORD; empty: nothing
+    int steps = 0;       ///< ACC_RECORD_STEPS: the process ends after so many; 0: it does not
+    bool operator==(const Recording&) const = default;
+  };
+  Recording recording;
 
   bool operator==(const RuntimeSettings&) const = default;
 };
