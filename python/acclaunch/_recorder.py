@@ -173,6 +173,7 @@ class Recorder:
         self.random_modules = {}  # what the line `model` has of a module, by its name
         self.random_state = None
         self.changed = set()  # names of parameters in this step
+        self.runtime_records = False  # the runtime's own optimizers: it writes their lines
         self.is_over = False
 
     # ---- lines
@@ -439,8 +440,9 @@ class Recorder:
     def close_step(self):
         lines = self.read()
         skipped = self.skipped
-        lines.append({"kind": "step", "step": self.step, "parameters": len(self.changed),
-                      "skipped": skipped.item() != 0 if isinstance(skipped, torch.Tensor) else skipped})
+        if not self.runtime_records:
+            lines.append({"kind": "step", "step": self.step, "parameters": len(self.changed),
+                          "skipped": skipped.item() != 0 if isinstance(skipped, torch.Tensor) else skipped})
         self.file.put(lines)
         self.stepped_before, self.stepped = self.stepped, set()
         self.step, self.micro_step, self.skipped, self.scale = self.step + 1, 0, True, None
@@ -677,6 +679,32 @@ def _watch_deepspeed(module):
     _wrap(module.DeepSpeedEngine, "_take_model_step", take_model_step)
 
 
+def _watch_runtime(module):
+    """module: acclaunch._runtime. This process ends by the recorder here."""
+    def wrapper(original):
+        def init(runtime, *arguments, **keywords):
+            steps = os.environ.pop("ACC_RECORD_STEPS", None)
+            try:
+                original(runtime, *arguments, **keywords)
+            finally:
+                if steps is not None:
+                    os.environ["ACC_RECORD_STEPS"] = steps
+        return init
+    _wrap(module.Runtime, "__init__", wrapper)
+
+
+def _watch_runtime_optimizers(module):
+    """module: acclaunch._optimizer."""
+    def wrapper(original):
+        def step(optimizer):
+            _recorder.runtime_records = True
+            _optimizers.add(getattr(optimizer, "torch", optimizer))
+            with _recorder.steps_of(id(optimizer)):
+                return original(optimizer)
+        return step
+    _wrap(module.Optimizer, "step", wrapper)
+
+
 # ---- dropout -------------------------------------------------------------------------------------
 
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
@@ -733,7 +761,8 @@ def install():
     _wrap(torch.amp.GradScaler, "scale", _scaler_scale)
     _wrap(torch.amp.GradScaler, "step", _scaler_step)
     call_after_imports({"torch.distributed.fsdp": _watch_fsdp, "acclaunch._fsdp1": _watch_fsdp,
-                        "deepspeed.runtime.engine": _watch_deepspeed})
+                        "deepspeed.runtime.engine": _watch_deepspeed, "acclaunch._runtime": _watch_runtime,
+                        "acclaunch._optimizer": _watch_runtime_optimizers})
     if mode == "off":
         _switch_dropout_off()
     atexit.register(lambda: _recorder.end("exit"))
