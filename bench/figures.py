@@ -3,7 +3,8 @@
 
     python bench/figures.py            needs no packages; the test `figures` fails if a picture is not up to date
 
-bench/precision.py, bench/terminal.py and bench/train.py --record write their results; those of bench/supervision.py are entered by hand.
+bench/precision.py, bench/precision_experiment.py, bench/terminal.py and bench/train.py --record write their results; those
+of bench/supervision.py are entered by hand.
 """
 import argparse
 import json
@@ -58,6 +59,29 @@ def precision_unchanged():
     return charts.bars("Weights that have their initial value after all steps (1 rank)", groups, "%", top=100)
 
 
+def precision_experiment_losses():
+    return experiment_curves(1, "Loss of a Llama loaded in bf16", "loss")
+
+
+def precision_experiment_norms():
+    return experiment_curves(2, "Gradient norm of a Llama loaded in bf16", "norm")
+
+
+def experiment_curves(column, title, label):
+    curves = result("precision_experiment")["curves"]
+    names = list(curves)
+    panels = [(engine, {short: means([(point[0], point[column]) for point in curves[name]])
+                        for short, name in zip(names[:3], chosen)})
+              for engine, chosen in (("DeepSpeed and torch", names[:3]), ("engine acc", names[3:]))]
+    return charts.lines(title, panels, 2, "optimizer step", label, dashes=names[:1])
+
+
+def means(points, count=5):
+    """The mean of each `count` points."""
+    return [(points[first][0], sum(y for _, y in points[first:first + count]) / count)
+            for first in range(0, len(points) - count + 1, count)]
+
+
 def top():
     return terminal("acclaunch top: a job with four ranks", "top")
 
@@ -77,7 +101,8 @@ def main():
     args = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
     stale = []
-    for draw in (train_speed, supervision, precision_losses, precision_unchanged, top, report):
+    for draw in (train_speed, supervision, precision_losses, precision_unchanged,
+                 precision_experiment_losses, precision_experiment_norms, top, report):
         path, picture = FIGURES / f"{draw.__name__}.svg", draw()
         if args.check:
             if not path.exists() or path.read_text() != picture:

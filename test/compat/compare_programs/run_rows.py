@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -52,6 +53,7 @@ def record(acclaunch, package, folder, sides):
             if run.returncode == 0 or not begun:
                 failures += run.stdout * (run.returncode != 0)
                 break
+            shutil.rmtree(os.path.join(folder, begun[-1]), ignore_errors=True)
             failures += f"failed: {left[begun[-1]]}\n{run.stdout[-3000:]}\n"
             left = {name: side for name, side in left.items() if name not in begun}
     return failures

@@ -42,7 +42,7 @@ def mistake(name, a, b, phases, cause, both=False):
 
 S = Side
 GRADIENTS = "forward, loss, backward, reduction, clipping"
-AFTER_BACKWARD = "reduction, clipping"
+AFTER_BACKWARD = "backward, reduction, clipping"
 
 MISTAKES = [
     # The loss, and accumulation
@@ -56,7 +56,7 @@ MISTAKES = [
     mistake("mean_of_means", S("plain padding=1"), S("plain padding=1 micro_steps=4"), GRADIENTS, "mean_over_tokens",
             both=True),
     mistake("labels_of_this_rank", S("ddp padding=1"), S("ddp padding=1", 2), GRADIENTS, "mean_over_tokens", both=True),
-    mistake("divided_by_ranks_twice", S("ddp"), S("ddp", 2), GRADIENTS, "mean_over_ranks_twice", both=True),
+    mistake("divided_by_ranks_twice", S("ddp"), S("ddp", 2), GRADIENTS, "mean_twice", both=True),
     mistake("sum_over_ranks", S("by_hand"), S("by_hand", 2), AFTER_BACKWARD, "sum_over_ranks", both=True),
     mistake("labels_not_shifted", S("plain"), S("plain"), "forward, loss", "loss_function"),
     mistake("detached_penalty", S("plain auxiliary=1"), S("plain auxiliary=1"), "backward", "detached"),
@@ -71,7 +71,10 @@ MISTAKES = [
     mistake("own_order_of_ranks", S("ddp"), S("ddp", 2), "data", "data_order|same_samples", both=True),
     mistake("same_order_in_all_epochs", S("plain samples=24"), S("plain samples=24"), "data", "data_order"),
     mistake("drop_last", S("accelerate samples=20", 2), S("accelerate samples=20", 2), "data", "last_batch"),
-    mistake("rank_without_data", S("fsdp2 samples=17"), S("fsdp2 samples=17", 2), "data", "rank_without_data", both=True),
+    mistake("rank_without_data", S("by_hand samples=17"), S("by_hand samples=17", 2), "data, " + GRADIENTS,
+            "rank_without_data", both=True),
+    mistake("last_batch_completed", S("accelerate samples=20", 2), S("accelerate samples=20", 2), "data",
+            "last_batch|batch_size"),
     # The reduction
     mistake("no_sync_around_the_last", S("ddp"), S("ddp micro_steps=2", 2), AFTER_BACKWARD, "not_reduced", both=True),
     mistake("wrapper_bypassed", S("ddp"), S("ddp", 2), AFTER_BACKWARD, "not_reduced", both=True),
@@ -156,7 +159,7 @@ EQUAL = [
     equal("other order of parameters", S("plain"), S("plain decay=reversed")),
     equal("resharding and prefetching", S("fsdp2", 2), S("fsdp2 reshard=0 prefetch=1", 2)),
     equal("other units", S("fsdp2 wrap=attention", 2), S("fsdp2 wrap=root", 2)),
-    equal("offload", S("fsdp2", 2), S("fsdp2 offload=1", 2)),
+    equal("offload", S("fsdp2", 2), S("fsdp2 offload=1", 2, engine="acc")),
     equal("replicated on a mesh of two dimensions", S("fsdp2", 2), S("fsdp2 strategy=replicated", 2)),
     equal("NO_SHARD and FULL_SHARD", S("fsdp1 strategy=NO_SHARD", 2), S("fsdp1 strategy=FULL_SHARD", 2)),
     equal("dropout, the same ranks", S("ddp dropout=0.1", 2, random="equal"), S("fsdp2 dropout=0.1", 2, random="equal")),
@@ -165,6 +168,7 @@ EQUAL = [
     equal("tied weights, DeepSpeed", S("plain tied=1"), S("deepspeed tied=1 stage=3", 2)),
     equal("adapters on a frozen model", S("plain adapters=1"), S("fsdp2 adapters=1", 2)),
     equal("adapters, DDP and engine acc", S("ddp adapters=1", 2), S("fsdp2 adapters=1", 2, engine="acc")),
+    equal("a rank with an empty batch", S("fsdp2 samples=17"), S("fsdp2 samples=17", 2)),
     equal("incomplete last batch", S("plain samples=21"), S("ddp samples=21", 2)),
     equal("evaluation between steps", S("plain dropout=0.1"), S("plain dropout=0.1 evaluate=1", random="keep")),
     equal("synchronised buffer", S("plain running_mean=1"), S("ddp running_mean=1", 2)),

@@ -116,6 +116,8 @@ class Training:
             loss = mean_over() / micro_steps
         elif o.padding or o.samples % o.rows:
             loss = mean_over(reduction="sum") * ranks() / all_labels
+            if wrong("rank_without_data"):
+                loss = mean_over()
             if wrong("labels_of_this_rank"):
                 mine = sum(int((each != PADDING).sum()) for _, each in self.batches)
                 loss = mean_over(reduction="sum") / mine
@@ -157,6 +159,9 @@ class Training:
         self.batches, all_labels = batches_of_step(self.options, step)
         total = 0.0
         for micro_step, (ids, labels) in enumerate(self.batches):
+            if wrong("rank_without_data") and not len(ids):
+                self.update()
+                continue
             is_last = micro_step == len(self.batches) - 1
             with self.synchronised(not is_last if wrong("no_sync_around_the_last") else is_last):
                 loss = self.loss_of(ids, labels, all_labels)
@@ -220,10 +225,10 @@ class ByHand(Training):
     """Data parallel without a wrapper: the program reduces the gradients."""
 
     def update(self):
-        for p in self.parameters():
-            gradient = p.grad.bfloat16() if wrong("reduced_in_bfloat16") else p.grad
-            dist.all_reduce(gradient)
-            p.grad.copy_(gradient)
+        for p in self.model.parameters():
+            if p.requires_grad and p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
             if not wrong("sum_over_ranks"):
                 p.grad /= ranks()
         super().update()
@@ -318,11 +323,11 @@ class Accelerate(Training):
 
     def wrap(self):
         from accelerate import Accelerator
-        from accelerate.utils import GradientAccumulationPlugin
+        from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
         o = self.options
         self.accelerator = Accelerator(
             cpu=True, mixed_precision="bf16" if o.compute == "bfloat16" else "no", step_scheduler_with_optimizer=True,
-            split_batches=not wrong("scheduler_in_each_rank"),
+            dataloader_config=DataLoaderConfiguration(split_batches=not wrong("scheduler_in_each_rank")),
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=o.micro_steps, sync_with_dataloader=False))
         self.inner = self.new_optimizer()
         self.model, self.prepared = self.accelerator.prepare(self.model, self.inner)
