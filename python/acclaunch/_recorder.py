@@ -515,12 +515,18 @@ def _wait_for_ranks():
     with contextlib.suppress(Exception):
         store = torch.distributed.distributed_c10d._get_default_store()
         deadline = time.monotonic() + 20
-        left = store.add("acclaunch/recorded", 1)
-        while left < _world_size() and time.monotonic() < deadline:
-            time.sleep(0.01)
-            left = store.add("acclaunch/recorded", 0)
-        if _rank() == 0:
-            time.sleep(0.3)  # it may be the server of the store
+
+        def await_ranks(key, number, own):
+            arrived = store.add(key, own)
+            while arrived < number and time.monotonic() < deadline:
+                time.sleep(0.01)
+                arrived = store.add(key, 0)
+
+        await_ranks("acclaunch/recorded", _world_size(), 1)
+        if _rank() == 0:  # it may be the server of the store, which others have to ask
+            await_ranks("acclaunch/left", _world_size() - 1, 0)
+        else:
+            store.add("acclaunch/left", 1)
 
 
 def _seed(number):
