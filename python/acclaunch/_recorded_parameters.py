@@ -39,13 +39,10 @@ def unwrapped(module):
 def wrapper_of(root):
     """The outermost wrapper of a model, for the key of this name."""
     engine = sys.modules.get("acclaunch._fsdp2")
-    for module in root.modules():
-        if engine is not None and engine.state_of(module) is not None:
-            return "acc"
-        for name in _classes_of(module):
-            if name in _WRAPPERS and not (engine and name == "FullyShardedDataParallel"):
-                return _WRAPPERS[name]
-    return "none"
+    if engine is not None and any(engine.state_of(module) is not None for module in root.modules()):
+        return "acc"
+    return next((_WRAPPERS[name] for module in root.modules() for name in _classes_of(module) if name in _WRAPPERS),
+                "none")
 
 
 def walk(module, name="", known=None):
@@ -166,6 +163,16 @@ def _part_of_deepspeed(parameter, name):
         Piece(name, tuple(parameter.ds_shape), begin, 0, count)
 
 
+def _masters_of(engine):
+    """Parameters and the tensors in which DeepSpeed's optimizers without ZeRO update them in 32 bits."""
+    optimizer = getattr(engine, "optimizer", None)
+    groups = getattr(optimizer, "fp16_groups", ())
+    for group, flat in zip(groups, getattr(optimizer, "fp32_groups_flat", ())):
+        yield from zip(group, flat.detach().split([each.numel() for each in group]))
+    for group, masters in zip(groups, getattr(optimizer, "fp32_groups", ())):
+        yield from zip(group, masters)
+
+
 # ---- all -----------------------------------------------------------------------------------------
 
 
@@ -236,6 +243,8 @@ class Names:
             for name, _, parameter, same_as in _entries_of(root, prefix):
                 if same_as is None and parameter not in found:
                     found[parameter] = [self._piece_of(parameter, name)]
+            for parameter, master in _masters_of(root):
+                self._add_range(master, *found[parameter])
             self._parameters.update(found)
 
     def _piece_of(self, parameter, name):
@@ -256,15 +265,19 @@ class Names:
 
     def pieces_of(self, parameter):
         """The pieces in a tensor of an optimizer; none: no model has it."""
-        if parameter not in self._parameters:
-            self._learn_parameters()
         found = self._parameters.get(parameter)
         if found is None:
-            found = self._parameters[parameter] = self._pieces_in(local_of(parameter))
+            found = self._pieces_in(parameter)
+            if not found:
+                self._learn_parameters()
+                found = self._parameters.get(parameter) or self._pieces_in(parameter)
+            self._parameters[parameter] = found
         return found
 
-    def _pieces_in(self, tensor):
-        if not tensor.numel():
+    def _pieces_in(self, parameter):
+        """Those in a tensor that shares its memory with a part of a parameter."""
+        tensor = local_of(parameter.detach())
+        if not tensor.numel() or tensor.layout is not torch.strided:
             return []
         begin, size = tensor.data_ptr(), tensor.element_size()
         end = begin + tensor.numel() * size

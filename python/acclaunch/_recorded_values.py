@@ -6,7 +6,8 @@ import contextlib
 import torch
 
 _WIDTH, _NUMBERS, _MASK = 4096, 4, (1 << 64) - 1
-_CHUNK = 256 * _WIDTH  # elements that are cast at once
+_CHUNK = {"cpu": 64 * _WIDTH}  # elements that are cast at once: they fit into a cache
+_LARGE_CHUNK = 4096 * _WIDTH
 
 
 # ---- signs ---------------------------------------------------------------------------------------
@@ -76,17 +77,19 @@ def _wide(dtype):
     return dtype if dtype is torch.float64 else torch.float32
 
 
-def of_part(values, begin):
+def of_part(values, begin, dtype=torch.float32):
     """The sum of squares and the sketch of a part of a tensor. values: of one dimension; begin: the index of the first
-    in the whole tensor."""
-    if values.dtype is _wide(values.dtype):
+    in the whole tensor; dtype: the least one for the sums."""
+    dtype = torch.promote_types(dtype, values.dtype)
+    if values.dtype is dtype:
         return _of_part(values, begin)
-    buffer = torch.empty(min(values.numel(), _CHUNK), dtype=torch.float32, device=values.device)
-    squares, sketch = buffer.new_zeros(()), buffer.new_zeros(_NUMBERS)
-    for first in range(0, values.numel(), _CHUNK):
-        chunk = values[first:first + _CHUNK]
-        more_squares, more = _of_part(buffer[:chunk.numel()].copy_(chunk), begin + first)
-        squares, sketch = squares + more_squares, sketch + more
+    chunk = _CHUNK.get(values.device.type, _LARGE_CHUNK)
+    buffer = torch.empty(min(values.numel(), chunk), dtype=dtype, device=values.device)
+    squares, sketch, first = 0.0, 0.0, 0
+    while first < values.numel():
+        part = values[first:first + chunk - (begin + first) % _WIDTH]
+        numbers = _of_part(buffer[:part.numel()].copy_(part), begin + first)
+        squares, sketch, first = squares + numbers[0], sketch + numbers[1], first + part.numel()
     return squares, sketch
 
 
@@ -94,10 +97,10 @@ def _of_part(values, begin):
     squares = _squares(values)
     inside, blocks = _signs_on(values.device, values.dtype)
     number, at = divmod(begin, _WIDTH)
-    sketch = values.new_zeros(_NUMBERS)
+    sketch = 0.0
     head = min(values.numel(), -begin % _WIDTH)  # up to the next block
     if head:
-        sketch = _row(values[:head], inside[at:at + head]) * blocks[number % _WIDTH]
+        sketch = torch.mv(inside[at:at + head].t(), values[:head]) * blocks[number % _WIDTH]
         number, values = number + 1, values[head:]
     whole = values.numel() // _WIDTH
     first = number % _WIDTH
@@ -105,15 +108,12 @@ def _of_part(values, begin):
         signs = blocks[first:first + whole]
         if signs.shape[0] < whole:
             signs = blocks[torch.arange(first, first + whole, device=blocks.device) % _WIDTH]
-        sketch = sketch + (_product(values[:whole * _WIDTH].view(whole, _WIDTH), inside) * signs).sum(0)
+        product = _product(values[:whole * _WIDTH].view(whole, _WIDTH), inside)
+        sketch = sketch + (product * signs).sum(0, dtype=torch.float64)
     rest = values[whole * _WIDTH:]
     if rest.numel():
-        sketch = sketch + _row(rest, inside[:rest.numel()]) * blocks[(first + whole) % _WIDTH]
+        sketch = sketch + torch.mv(inside[:rest.numel()].t(), rest) * blocks[(first + whole) % _WIDTH]
     return squares, sketch
-
-
-def _row(values, signs):
-    return torch.mv(signs.t(), values)
 
 
 # ---- batches -------------------------------------------------------------------------------------

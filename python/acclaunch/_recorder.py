@@ -19,7 +19,6 @@ import weakref
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
-from torch.utils.weak import WeakIdKeyDictionary
 
 from acclaunch import _recorded_values as values_of
 from acclaunch._engine import call_after_imports
@@ -168,7 +167,7 @@ class Recorder:
         self.groups = {}  # lines of this step, by optimizer and group
         self.numbers_of_groups = {}  # by optimizer and group
         self.names_of_groups = {}  # the last ones written, by class and number
-        self.has_weights = WeakIdKeyDictionary()  # tensors of optimizers of which a line was written
+        self.has_weights = set()  # parts of parameters of which a line was written
         self.last_numbers = {}  # of parameters and buffers
         self.random_modules = {}  # what the line `model` has of a module, by its name
         self.random_state = None
@@ -381,8 +380,9 @@ class Recorder:
             names = list(dict.fromkeys(piece.name for each in group["params"] for piece in self.names.pieces_of(each)))
             self.write_group(optimizer, group, names)
             for each in group["params"]:
-                if each not in self.has_weights:
-                    self.has_weights[each] = True
+                new = {(piece.name, piece.begin) for piece in self.names.pieces_of(each)} - self.has_weights
+                if new:
+                    self.has_weights |= new
                     self.record_parameter("weights", each, each)
 
     def write_group(self, optimizer, group, names):
@@ -426,7 +426,8 @@ class Recorder:
                 continue
             with values_of.plainly(flat.device):
                 squares, sketch = values_of.of_part(
-                    flat[start * per_element:(start + count) * per_element], begin * per_element)
+                    flat[start * per_element:(start + count) * per_element], begin * per_element,
+                    torch.float32 if phase == "gradient" else torch.float64)  # an update is a small difference
                 if isinstance(scale, torch.Tensor):
                     factor = scale.to(squares.device, squares.dtype).reciprocal()
                     squares, sketch = squares * factor * factor, sketch * factor
@@ -544,9 +545,12 @@ _optimizers = weakref.WeakSet()  # that the program has made
 
 
 def _wrap(owner, name, wrapper):
-    """Puts wrapper(original) in the place of a function."""
+    """Puts wrapper(original) in the place of a function, once."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(wrapper(original)))
+    if not getattr(original, "_is_recorded", False):
+        wrapped = functools.wraps(original)(wrapper(original))
+        wrapped._is_recorded = True
+        setattr(owner, name, wrapped)
 
 
 def _module_call(original):
@@ -676,11 +680,12 @@ def _watch_deepspeed(module):
         def run(engine, *arguments, **keywords):
             with _recorder.steps_of(id(engine)):
                 result = original(engine, *arguments, **keywords)
-                if engine.gradient_clipping() > 0:
+                if engine.gradient_clipping() > 0 and hasattr(engine.optimizer, "_global_grad_norm"):
                     _recorder.on_clip("norm", engine.gradient_clipping(), engine.get_global_grad_norm(), 2.0)
                 return result
         return run
 
+    _wrap(module, "clip_grad_norm_", _clip_norm)  # called without ZeRO in 32 bits
     _wrap(module.DeepSpeedEngine, "backward", backward)
     _wrap(module.DeepSpeedEngine, "_take_model_step", take_model_step)
 
@@ -753,6 +758,8 @@ def install():
     with contextlib.suppress(ImportError):
         import numpy  # noqa: F401
     _seed(0)
+    if mode == "off":
+        _switch_dropout_off()
     if not is_first:
         return
     _wrap(torch.nn.Module, "__call__", _module_call)
@@ -769,6 +776,4 @@ def install():
     call_after_imports({"torch.distributed.fsdp": _watch_fsdp, "acclaunch._fsdp1": _watch_fsdp,
                         "deepspeed.runtime.engine": _watch_deepspeed, "acclaunch._runtime": _watch_runtime,
                         "acclaunch._optimizer": _watch_runtime_optimizers})
-    if mode == "off":
-        _switch_dropout_off()
     atexit.register(lambda: _recorder.end("exit"))
