@@ -164,6 +164,7 @@ class Recorder:
         self.stepped, self.stepped_before = set(), set()  # optimizers in this step, and in the one before
         self.skipped = True  # no optimizer has updated parameters in this step
         self.scale = None  # of a gradient scaler
+        self.is_clipping = False
         self.groups = {}  # lines of this step, by optimizer and group
         self.numbers_of_groups = {}  # by optimizer and group
         self.names_of_groups = {}  # the last ones written, by class and number
@@ -320,7 +321,7 @@ class Recorder:
     # ---- clipping
 
     def on_clip(self, function, limit, norm, norm_type):
-        if not self.is_on():
+        if not self.is_on() or self.is_clipping:
             return
         if isinstance(norm, torch.Tensor):
             norm = (norm.full_tensor() if hasattr(norm, "full_tensor") else norm).detach().float().reshape(())
@@ -595,9 +596,15 @@ def _backward(original):
 
 
 def _clip_norm(original):
+    """Of functions, and of the method of FSDP 1, which may call the function."""
     def clip_grad_norm_(parameters, max_norm, norm_type=2.0, *arguments, **keywords):
-        norm = original(parameters, max_norm, norm_type, *arguments, **keywords)
-        _recorder.on_clip("norm", max_norm, norm, norm_type)
+        recorder, outer = _recorder, _recorder.is_clipping
+        recorder.is_clipping = True
+        try:
+            norm = original(parameters, max_norm, norm_type, *arguments, **keywords)
+        finally:
+            recorder.is_clipping = outer
+        recorder.on_clip("norm", max_norm, norm, norm_type)
         return norm
     return clip_grad_norm_
 
@@ -657,13 +664,7 @@ def _scaler_step(original):
 
 def _watch_fsdp(module):
     """module: torch.distributed.fsdp, or the one of the engine acc."""
-    def wrapper(original):
-        def clip_grad_norm_(wrapped, max_norm, norm_type=2.0):
-            norm = original(wrapped, max_norm, norm_type)
-            _recorder.on_clip("norm", max_norm, norm, norm_type)
-            return norm
-        return clip_grad_norm_
-    _wrap(module.FullyShardedDataParallel, "clip_grad_norm_", wrapper)
+    _wrap(module.FullyShardedDataParallel, "clip_grad_norm_", _clip_norm)
 
 
 def _watch_deepspeed(module):
