@@ -35,13 +35,14 @@ NOT_RUN = (
     (r"acclaunch (stacks \d|status( \d|$)|dump \d|top( |$))|torchfrtrace ", "needs a running job; the tests status_test, top and flight_dump"),
     (r"acclaunch (trace|plot|merge-weights|reshard|convert|inspect|verify)\b", "needs the files of a run; "
      "trace_test, checkpoint_commands_test"),
+    (r"(ACC_RECORD=\S+ )?acclaunch compare\b|ACC_RECORD=", "trains twice; the test compare"),
     (r"acclaunch(-\w+)? config\b", "asks on a terminal; config_test"),
     (r"export |\. |source |cd ", "changes the shell only"),
     (r"python3? (-m )?bench|scripts/(container|site|fuzz|try_debian|slurm)", "takes minutes"),
     (r"acclaunch … ", "abbreviates the line above it"),
 )
 LAUNCH = re.compile(r"^((?:\w+=\S+ )*)(?:mpirun .*?|mpiexec .*?|srun .*?|flux run .*?|exec )?"
-                    r"(?:\S*/)?acclaunch (?!doctor|status|stacks|trace|plot|top|dump)(.*)$")
+                    r"(?:\S*/)?acclaunch (?!doctor|status|stacks|trace|plot|top|dump|compare)(.*)$")
 OURS = re.compile(r"^(\w+=\S+ )*(\./)?(\S*bin/)?((acclaunch|acc-rendezvous|mpirun|mpiexec|srun|sbatch) |scripts/)")
 
 

@@ -43,8 +43,12 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
   if (is_open_mpi) {
     command.insert(command.end(),
                    {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
-    if (draft.settings.choice("engine"_key) != "torch") {  // else other machines would have torch's
-      for (const auto& passed_on : {host::variables.engine, host::variables.python_path}) {
+    const bool records = !host::value_of(draft.environment, host::variables.record).empty();
+    if (records ||
+        draft.settings.choice("engine"_key) != "torch") {  // else torch's alone runs there
+      for (const auto& passed_on :
+           {host::variables.engine, host::variables.python_path, host::variables.record,
+            host::variables.record_steps, host::variables.record_random}) {
         command.insert(command.end(), {"-x", std::string(passed_on.name)});
       }
     }

@@ -45,6 +45,8 @@ std::span<const SubCommand> sub_commands() noexcept {
       SubCommand{"plot", "draws metrics files as one HTML page", commands::plot_command},
       SubCommand{"trace", "merges timelines of machines, or says where the time went",
                  commands::trace_command},
+      SubCommand{"compare", "says where two configurations of a training part, and why",
+                 commands::compare_command},
       SubCommand{"completion", "prints the completion script of bash, zsh or fish",
                  commands::completion_command},
       SubCommand{"complete-words", "", commands::complete_words_command},

@@ -12,6 +12,7 @@
 /// status; see SubCommand.
 namespace acc::launcher::commands {
 
+int compare_command(std::span<const std::string> arguments);
 int complete_words_command(std::span<const std::string> arguments);
 int completion_command(std::span<const std::string> arguments);
 int config_command(std::span<const std::string> arguments);

@@ -73,6 +73,12 @@ struct OwnVariables {
                               "passed on unchanged unless a flag sets the number of threads"};
   OwnVariable torch_autoload{"TORCH_DEVICE_BACKEND_AUTOLOAD",
                              "must not be 0 if `cpu_backend` or `engine` is acc"};
+  OwnVariable record{kRecordVariable,
+                     "folder in which workers record what they compute, for [`acclaunch "
+                     "compare`](compare.md), which sets it"};
+  OwnVariable record_steps{kRecordStepsVariable, "number of steps after which workers then end"};
+  OwnVariable record_random{kRecordRandomVariable,
+                            "`keep`, `equal` or `off`: what workers then do with random modules"};
   OwnVariable mpi_local_size{
       "MPI_LOCALNRANKS", "number of processes on this machine of an mpirun that started acclaunch"};
   OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE", "the same, set by Open MPI"};
@@ -94,9 +100,10 @@ struct OwnVariables {
   OwnVariable python{"PYTHON_EXEC",
                      "Python interpreter; default: that of the virtual environment in which "
                      "acclaunch is installed, else python3"};
-  OwnVariable python_path{"PYTHONPATH",
-                          "in DeepSpeed mode the working directory is added; if `cpu_backend` or "
-                          "`engine` is acc, the folder of the package acclaunch"};
+  OwnVariable python_path{
+      "PYTHONPATH",
+      "in DeepSpeed mode the working directory is added; if `cpu_backend` or "
+      "`engine` is acc, or `ACC_RECORD` is set, the folder of the package acclaunch"};
   OwnVariable path{"PATH", "folders in which programs are looked up"};
   OwnVariable home{"HOME", "folder of .cache and .deepspeed_env; replaces `~` in `config`"};
   OwnVariable xdg_cache_home{"XDG_CACHE_HOME", "cache folder; default: $HOME/.cache"};

@@ -276,8 +276,8 @@ void check_package(const Draft& draft, const std::string& asks, const WorkerVari
 }  // namespace
 
 // Torch finds the entry point of the package in PYTHONPATH, and the settings' variables tell it
-// what to replace: gloo (docs/c10d.md), or torch's engine. The engine's variable follows the
-// setting, and not what the launcher inherited.
+// what to replace: gloo (docs/c10d.md), or torch's engine; a recording needs it too. The engine's
+// variable follows the setting, and not what the launcher inherited.
 void load_package(Draft& draft, WorkerVariables& workers) {
   const std::string engine(host::variables.engine.name);
   const std::string of_worker = host::value_of(workers.set, host::variables.engine);
@@ -288,7 +288,10 @@ void load_package(Draft& draft, WorkerVariables& workers) {
   workers.removed.insert(engine);
   const std::array choices = {std::pair{"cpu_backend"_key, std::string("ACC_CPU_BACKEND")},
                               std::pair{"engine"_key, engine}};
-  bool loads = false;
+  // A program without Python records by libacc_runtime alone.
+  const std::string& packages = draft.facts.python_packages.string();
+  bool loads =
+      !packages.empty() && !host::value_of(draft.environment, host::variables.record).empty();
   for (const auto& [key, variable] : choices) {
     if (draft.settings.choice(key) == "acc") {
       check_package(draft, draft.place(key) + " acc", workers);
@@ -300,7 +303,7 @@ void load_package(Draft& draft, WorkerVariables& workers) {
     const std::string name(host::variables.python_path.name);
     const std::string inherited = host::value_of(draft.environment, host::variables.python_path);
     std::string& path = workers.set.try_emplace(name, inherited).first->second;
-    path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
+    path = packages + (path.empty() ? "" : ":" + path);
   }
 }
 

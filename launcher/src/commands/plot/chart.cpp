@@ -95,20 +95,6 @@ for (const plot of document.querySelectorAll(".plot")) {
 }
 )";
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default: result += c;
-    }
-  }
-  return result;
-}
-
 struct Extent {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
@@ -290,7 +276,7 @@ std::string drawn(const Chart& chart, const Line& line) {
   }
   return fmt::format(
       "<path class=\"line\" {} data-points=\"{}\" d=\"{}\"><title>{}</title></path>\n",
-      line.stroke(), points, path, escaped(line.run->name));
+      line.stroke(), points, path, html_text(line.run->name));
 }
 
 /// Returns a value in the unit of the chart.
@@ -366,7 +352,7 @@ std::string legend_entry(const Chart& chart, const Line& line) {
       "<li><svg viewBox=\"0 0 36 6\" aria-hidden=\"true\"><path d=\"M0 3H36\" stroke-width=\"3\" "
       "{}/></svg>"
       "<output data-name=\"{}\">{}</output></li>\n",
-      line.stroke(), escaped(line.run->name), escaped(text));
+      line.stroke(), html_text(line.run->name), html_text(text));
 }
 
 std::string section(const Chart& chart) {
@@ -377,8 +363,8 @@ std::string section(const Chart& chart) {
       "data-unit=\"{3:.10g}\" data-suffix=\"{4}\" role=\"img\" aria-label=\"{0} over the steps; "
       "the arrow keys "
       "choose a step\">\n{5}<svg viewBox=\"0 0 {6} {7}\" preserveAspectRatio=\"none\">\n{8}",
-      escaped(chart.metric), chart.x.low, chart.x.high, chart.unit.size, chart.unit.suffix, labels,
-      kWidth, kHeight, grid);
+      html_text(chart.metric), chart.x.low, chart.x.high, chart.unit.size, chart.unit.suffix,
+      labels, kWidth, kHeight, grid);
   std::string legend;
   for (const Line& line : chart.lines) {
     html += drawn(chart, line);
@@ -389,6 +375,20 @@ std::string section(const Chart& chart) {
 }
 
 }  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&': result += "&amp;"; break;
+      case '<': result += "&lt;"; break;
+      case '>': result += "&gt;"; break;
+      case '"': result += "&quot;"; break;
+      default: result += c;
+    }
+  }
+  return result;
+}
 
 std::vector<double> ticks(double low, double high) {
   const double rough = (high - low) / 7.0;
@@ -408,22 +408,30 @@ std::vector<double> ticks(double low, double high) {
   return values;
 }
 
-std::string metrics_page(std::span<const Run> runs, std::span<const std::string> metrics) {
-  std::string html = fmt::format(
+std::string chart_section(std::span<const Run> runs, const std::string& metric) {
+  return section(make_chart(runs, metric));
+}
+
+std::string html_page(std::string_view title, std::string_view body) {
+  return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>Training metrics</title>\n<style>{}</style>\n</head>\n<body>\n"
-      "<h1>Training metrics</h1>\n",
-      kStyle);
+      "<title>{0}</title>\n<style>{1}</style>\n</head>\n<body>\n"
+      "<h1>{0}</h1>\n{2}<script>{3}</script>\n</body>\n</html>\n",
+      html_text(title), kStyle, body, kScript);
+}
+
+std::string metrics_page(std::span<const Run> runs, std::span<const std::string> metrics) {
+  std::string body;
   for (const std::string& metric : metrics) {
-    html += section(make_chart(runs, metric));
+    body += chart_section(runs, metric);
   }
   for (const Run& run : runs) {
     for (const std::string& remark : run.remarks) {
-      html += fmt::format("<p>{}: {}.</p>\n", escaped(run.name), escaped(remark));
+      body += fmt::format("<p>{}: {}.</p>\n", html_text(run.name), html_text(remark));
     }
   }
-  return html + fmt::format("<script>{}</script>\n</body>\n</html>\n", kScript);
+  return html_page("Training metrics", body);
 }
 
 }  // namespace acc::launcher::commands

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::launcher::commands {
@@ -36,6 +37,17 @@ Run read_metrics(const std::filesystem::path& path);
 
 /// Returns multiples of 1, 2 or 5 times a power of ten that lie within [low, high], at most eight.
 std::vector<double> ticks(double low, double high);
+
+/// Escapes the characters that have a meaning in HTML.
+std::string html_text(std::string_view text);
+
+/// Returns the chart of a metric, a key of Run::series that at least one run has: a part of
+/// html_page.
+std::string chart_section(std::span<const Run> runs, const std::string& metric);
+
+/// Returns a page of HTML without references to other files, with the style and the script of
+/// charts. It is readable on a phone and in dark mode.
+std::string html_page(std::string_view title, std::string_view body);
 
 /// Returns one page of HTML without references to other files: a chart for each metric, with a line
 /// for each run that has it. `metrics` are keys of Run::series. Values that are not finite
