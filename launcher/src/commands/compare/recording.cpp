@@ -259,7 +259,7 @@ void read_object(RankRecording& recording, const Json& object) {
   }
 }
 
-/// The number in a name such as rank_12.jsonl.
+/// The number in a name such as rank_12.jsonl or rank_12.runtime0.jsonl.
 std::optional<int> rank_in(const fs::path& path) {
   const std::string name = path.filename().string();
   constexpr std::string_view kBefore = "rank_";
@@ -268,8 +268,27 @@ std::optional<int> rank_in(const fs::path& path) {
       name.size() <= kBefore.size() + kAfter.size()) {
     return std::nullopt;
   }
-  return read_number(
-      std::string_view(name).substr(kBefore.size(), name.size() - kBefore.size() - kAfter.size()));
+  const std::string_view inside =
+      std::string_view(name).substr(kBefore.size(), name.size() - kBefore.size() - kAfter.size());
+  return read_number(inside.substr(0, inside.find('.')));
+}
+
+/// Adds what libacc_runtime has recorded of an optimizer to what else this rank has recorded.
+void merge(RankRecording& rank, RankRecording more) {
+  const auto append = [](auto& all, auto&& added) {
+    all.insert(all.end(), std::move_iterator(added.begin()), std::move_iterator(added.end()));
+  };
+  std::erase_if(more.models, [&](const ModelLine& each) {
+    return std::ranges::find(rank.models, each.name, &ModelLine::name) != rank.models.end();
+  });
+  append(rank.models, more.models);
+  append(rank.data, more.data);
+  append(rank.tensors, more.tensors);
+  append(rank.losses, more.losses);
+  append(rank.clips, more.clips);
+  append(rank.groups, more.groups);
+  append(rank.steps, more.steps);
+  rank.has_ended = rank.has_ended || more.has_ended;
 }
 
 void check_ranks(const fs::path& folder, const std::vector<RankRecording>& ranks) {
@@ -353,11 +372,16 @@ std::vector<RankRecording> read_recording(const fs::path& folder) {
   std::vector<RankRecording> ranks;
   for (const auto& [rank, path] : files) {
     std::ifstream file(path, std::ios::binary);
-    ranks.push_back(read_rank(
-        path.string(), {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}));
-    if (!file || ranks.back().rank != rank) {
+    RankRecording found = read_rank(
+        path.string(), {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+    if (!file || found.rank != rank) {
       throw Error(Errc::config, printable(path.string()) +
                                     (file ? ": is the file of another rank" : ": cannot be read"));
+    }
+    if (!ranks.empty() && ranks.back().rank == rank) {
+      merge(ranks.back(), std::move(found));
+    } else {
+      ranks.push_back(std::move(found));
     }
   }
   check_ranks(folder, ranks);

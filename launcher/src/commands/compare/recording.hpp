@@ -96,7 +96,7 @@ struct ModelLine {
   std::vector<ModelModule> modules;
 };
 
-/// The file of one rank.
+/// The files of one rank.
 struct RankRecording {
   int rank = 0;
   int world_size = 1;
