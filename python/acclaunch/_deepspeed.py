@@ -633,7 +633,7 @@ def _part_of(value):
 
 def _set_part(target, value):
     with torch.no_grad():
-        target._local_tensor.view(-1).copy_(value.flatten())
+        target._local_tensor.view(-1).copy_(_part_of(value).flatten())
 
 
 def _safe_functions():

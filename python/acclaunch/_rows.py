@@ -70,8 +70,12 @@ def distributed(value, like):
 
 @torch.no_grad()
 def set_rows(parameter, whole):
-    """Gives a parameter the values of a whole tensor."""
-    parameter._local_tensor.copy_(own_rows(whole, parameter.device_mesh))
+    """Gives a parameter the values of a whole tensor, or of a DTensor. Collective for one in another layout."""
+    if isinstance(whole, DTensor):
+        own = whole.redistribute(parameter.device_mesh, parameter.placements)._local_tensor
+    else:
+        own = own_rows(whole, parameter.device_mesh)
+    parameter._local_tensor.copy_(own)
 
 
 @torch.no_grad()

@@ -355,6 +355,11 @@ def gathered():
         else:
             whole = trial.engine._zero3_consolidated_16bit_state_dict()
             assert (whole is None) == (dist.get_rank() > 0)
+        safe, rows = dict(_deepspeed._safe_functions()), torch.full_like(weight, 0.25)
+        for scope, value, number in (("full", rows, 0.25), ("full", torch.full(weight.shape, 0.5), 0.5),
+                                     ("local", rows, 0.25)):
+            safe[f"safe_set_{scope}_fp32_param"](weight, value)
+            assert (safe["safe_get_full_fp32_param"](weight) == number).all()
 
 
 REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
