@@ -104,6 +104,9 @@ Found same_data(const Evidence& e) {
 
 Found rank_without_data(const Evidence& e) {
   const Data* data = e.is(Kind::data) ? first_data(e, false) : nullptr;
+  if (e.is_of_gradients() && !e.step().data.empty()) {
+    data = &e.step().data.begin()->second;
+  }
   if (data == nullptr || static_cast<int>(data->of_rank.size()) == e.one.world_size) {
     return std::nullopt;
   }
@@ -207,16 +210,49 @@ Found initial_weights(const Evidence& e) {
                         "rank 0 (DDP, fsdp_sync_module_states)");
 }
 
+/// True if the side has a buffer of this name in the module itself.
+bool has_buffer(const Side& side, const std::string& module, std::string_view name) {
+  return std::ranges::any_of(side.buffers, [&](const std::string& each) {
+    const auto dot = each.rfind('.');
+    return (dot == std::string::npos ? "" : each.substr(0, dot)) == module &&
+           (name.empty() || each.ends_with(name));
+  });
+}
+
 Found buffers(const Evidence& e) {
   const bool of_ranks = e.is(Kind::ranks_differ) && e.first.phase == "buffers";
-  if (!e.is_a || (!e.is(Kind::buffer) && !of_ranks)) {
+  const bool in_forward = e.is(Kind::forward) && has_buffer(e.one, e.first.name, "") &&
+                          !has_buffer(e.one, e.first.name, "running_mean") &&
+                          e.one.world_size != e.other.world_size;
+  if (!e.is_a || (!e.is(Kind::buffer) && !of_ranks && !in_forward)) {
     return std::nullopt;
+  }
+  if (in_forward) {
+    return cause(
+        "buffer",
+        e.first.name + " has a buffer that it changes in the forward, and computes with it",
+        "an all_reduce of what the buffer is made of, or broadcast_buffers of DDP");
   }
   return cause("buffer", "the buffer " + e.first.name + " is not synchronised between ranks",
                "broadcast_buffers of DDP, SyncBatchNorm, or an all_reduce of the buffer");
 }
 
 // ---- forward
+
+/// The module of an output or one that encloses it, if it draws random numbers.
+const ModelModule* random_module(const Side& side, std::string name) {
+  for (;;) {
+    const ModelModule* found = side.module(name);
+    if (found != nullptr && found->is_random) {
+      return found;
+    }
+    const auto dot = name.rfind('.');
+    if (dot == std::string::npos) {
+      return nullptr;
+    }
+    name.resize(dot);
+  }
+}
 
 /// The random modules up to the first difference, in the order of computing.
 Found dropout(const Evidence& e) {
@@ -227,8 +263,8 @@ Found dropout(const Evidence& e) {
     const ModelModule* module = nullptr;
     for (const Measured& each : e.measured().of(Phase::forward)) {
       const ModelModule* now =
-          side->module(side == &e.one ? each.name : e.comparison.names.in_b(each.name));
-      module = now != nullptr && now->is_random ? now : module;
+          random_module(*side, side == &e.one ? each.name : e.comparison.names.in_b(each.name));
+      module = now != nullptr ? now : module;
       if (each.name == e.first.name) {
         break;
       }
@@ -247,13 +283,24 @@ Found dropout(const Evidence& e) {
 }
 
 Found batch_norm(const Evidence& e) {
-  const ModelModule* module = e.is(Kind::forward) ? e.one.module(e.name()) : nullptr;
-  if (!e.is_a || module == nullptr || module->type.find("BatchNorm") == std::string::npos) {
+  const bool same_batches = e.one.world_size == e.other.world_size &&
+                            e.step().micro_steps == e.step_of_other().micro_steps;
+  if (!e.is_a || !e.is(Kind::forward) || same_batches) {
     return std::nullopt;
   }
-  return cause("batch_norm",
-               module->name + " uses the statistics of each batch: of smaller batches they differ",
-               "SyncBatchNorm.convert_sync_batchnorm, or a norm that does not depend on the batch");
+  // The outputs of a norm itself add up to the same.
+  for (const Measured& each : e.measured().of(Phase::forward)) {
+    if (has_buffer(e.one, each.name, "running_mean")) {
+      return cause(
+          "batch_norm",
+          each.name + " uses the statistics of each batch: of smaller batches they differ",
+          "SyncBatchNorm.convert_sync_batchnorm, or a norm that does not depend on the batch");
+    }
+    if (each.name == e.first.name) {
+      break;
+    }
+  }
+  return std::nullopt;
 }
 
 Found evaluation_mode(const Evidence& e) {
@@ -261,7 +308,8 @@ Found evaluation_mode(const Evidence& e) {
       !e.is(Kind::backward) && !e.is(Kind::gradient) && !e.is(Kind::buffer)) {
     return std::nullopt;
   }
-  const bool one_is_silent = e.step().of(Phase::forward).list().empty();
+  const bool one_is_silent = e.step().of(Phase::forward).list().empty() ||
+                             (!e.step().is_training && e.step_of_other().is_training);
   if (!one_is_silent || e.step_of_other().of(Phase::forward).list().empty() ||
       e.one.engine == "native") {
     return std::nullopt;
@@ -370,12 +418,6 @@ Found not_reduced(const Evidence& e) {
   if (e.first.phase == "initial weights" || e.first.phase == "buffers") {
     return std::nullopt;
   }
-  if (e.step().clip && !e.step().clip->ranks_agree) {
-    return cause("local_clipping",
-                 "each rank of " + e.one.label + " clips by the norm of its own gradients",
-                 "clip after the reduction, by the norm of all ranks: accelerator.clip_grad_norm_, "
-                 "model.clip_grad_norm_ of FSDP, or clip_grad_norm_ on DTensors");
-  }
   return cause("not_reduced",
                "the gradients of " + e.one.label + " are not reduced: each rank has its own",
                "call the wrapped model (not model.module), leave no_sync for the last micro-step, "
@@ -408,16 +450,46 @@ Found mean_of_means(const Evidence& e) {
       "(num_items_in_batch, average_tokens_across_devices)");
 }
 
+Found other_loss(const Evidence& e) {
+  return e.is_a && e.is(Kind::loss)
+             ? cause(
+                   "loss", "the models' outputs agree, and the losses do not",
+                   "the loss function: what it averages over, shifted or ignored targets, weights, "
+                   "label smoothing, added terms")
+             : Found();
+}
+
+Found detached(const Evidence& e) {
+  if (!e.is_a || !e.is(Kind::backward) || !e.step().loss || !e.step_of_other().loss) {
+    return std::nullopt;
+  }
+  return cause(
+      "detached", "the losses agree, and their gradients do not",
+      "a term of the loss without gradient (detach, .item(), no_grad), or gradients that a "
+      "hook or a function of autograd changes");
+}
+
+/// Factor by which a step has clipped its gradients.
+double clip_factor(const Step& step) {
+  return step.clip && step.clip->norm && step.clip->function == "norm"
+             ? std::min(1.0, step.clip->limit / *step.clip->norm)
+             : 1.0;
+}
+
 Found not_zeroed(const Evidence& e) {
   if (e.first.step == 0 || !(e.is(Kind::gradient) || e.is(Kind::clip))) {
     return std::nullopt;
   }
   std::vector<Measured> sums = e.measured().of(Phase::gradient);
+  const double factor_a = clip_factor(e.is_a ? e.step() : e.step_of_other());
+  const double factor_b = clip_factor(e.is_a ? e.step_of_other() : e.step());
   for (Measured& each : sums) {  // this side's gradient without that of its last step
     const std::string name = e.is_a ? each.name : e.comparison.names.in_b(each.name);
     const Whole* before = Evidence::at(e.one, e.first.step - 1).of(Phase::gradient).find(name);
     Sketch& sketch = e.is_a ? each.sketch_a : each.sketch_b;
     for (std::size_t i = 0; before != nullptr && i < sketch.size(); ++i) {
+      each.sketch_a[i] /= factor_a;
+      each.sketch_b[i] /= factor_b;
       sketch[i] -= before->sketch[i];
     }
   }
@@ -481,6 +553,18 @@ Found other_clipping(const Evidence& e) {
 Found local_norm(const Evidence& e) {
   const auto& one = e.step().clip;
   const auto& other = e.step_of_other().clip;
+  const auto& parts = e.step().squares_of_parts;
+  const double whole = e.step_of_other().gradient_norm();
+  if (e.is_of_gradients() && !one && parts.size() > 1 &&
+      std::ranges::all_of(
+          parts, [&](const auto& rank) { return near(std::sqrt(rank.second), whole, 0.01); })) {
+    return cause("local_clipping",
+                 fmt::format("the part of each rank of {} has the norm {:.4g}, which all gradients "
+                             "of {} have together: each rank clips by its own part",
+                             e.one.label, whole, e.other.label),
+                 "clip by the norm of all ranks: accelerator.clip_grad_norm_, "
+                 "model.clip_grad_norm_ of FSDP, or clip_grad_norm_ on DTensors");
+  }
   if (!e.is(Kind::clip) || e.one.world_size < 2 || !one || !other || !one->norm || !other->norm ||
       !one->ranks_agree || *one->norm >= 0.98 * *other->norm) {
     return std::nullopt;
@@ -575,8 +659,11 @@ Found learning_rate(const Evidence& e) {
   const int step = e.first.step;
   const auto start = at(e.one, e.name(), 0);
   for (const int times : {e.one.world_size, e.step().micro_steps, ranks}) {
+    // The first step comes after one step of the schedule, or after those of its micro-steps.
     const auto then = at(e.other, e.name_of_other(), step * times);
-    if (step > 0 && times > 1 && then && near(*lr, *then, 1e-5)) {
+    const auto later = at(e.other, e.name_of_other(), step * times + times - 1);
+    const bool fits = (step > 0 && near(then, *lr, 1e-5)) || near(later, *lr, 1e-5);
+    if (times > 1 && fits) {
       return cause(
           "scheduler_steps",
           fmt::format("the schedule of {} goes {} times as fast: it steps for each rank or "
@@ -643,6 +730,15 @@ Found other_rule(const Evidence& e) {
   if (!e.is_a || !e.is(Kind::updated)) {
     return std::nullopt;
   }
+  if (e.first.step > 0) {
+    return cause(
+        "optimizer_state",
+        fmt::format("the same gradients and settings give other updates, and gave the same "
+                    "before step {}",
+                    e.first.step),
+        "the optimizer's state: saved and loaded with the weights, of one optimizer, and "
+        "not changed between steps");
+  }
   return cause("update_rule",
                fmt::format("the same gradients and settings give other updates ({} and {})",
                            e.step().optimizer, e.step_of_other().optimizer),
@@ -658,23 +754,25 @@ constexpr std::array kRules = {
     data_order,
     weight_type,
     initial_weights,
-    evaluation_mode,
     buffers,
+    evaluation_mode,
     dropout,
     batch_norm,
     stale_weights,
     reduced_precision,
     accumulation,
     sum_over_ranks,
-    unscaled,
+    local_norm,
     not_reduced,
     not_zeroed,
     clipping,
-    local_norm,
+    unscaled,
     other_clipping,
     mean_of_means,
-    gradient_missing,
+    other_loss,
+    detached,
     untied,
+    gradient_missing,
     incomplete_accumulation,
     reduction_type,
     updated_twice,

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -237,7 +238,9 @@ class Checker {
       if (!is_float(each.a->dtype) || each.a->dtype != each.b->dtype) {
         continue;
       }
-      if (ranks_differ(each, "buffers") || exceeds("buffers", each.name, each.relative, bound)) {
+      const bool only_one_differs = each.a->spread <= kOfCopies || each.b->spread <= kOfCopies;
+      if ((only_one_differs && ranks_differ(each, "buffers")) ||
+          exceeds("buffers", each.name, each.relative, bound)) {
         return result_.first.has_value() ||
                differ(Kind::buffer, "buffers", each.name, norm_text(each, true),
                       norm_text(each, false), each.relative, bound);
@@ -372,6 +375,8 @@ class Checker {
       }
       double& seen = of_gradient_[each.name];
       seen = std::max({seen, each.relative, bound / kOfGradients});
+      const double of_elements = each.apart / std::sqrt(each.a->count);
+      of_elements_[each.name] = std::max(of_elements_[each.name], of_elements);
     }
     const double other = std::min(of_a().gradient_norm(), of_b().gradient_norm());
     const double apart = all > 0.0 ? (all - other) / all : 0.0;
@@ -382,7 +387,28 @@ class Checker {
                     fmt::format("norm {:.6g}", of_a().gradient_norm()),
                     fmt::format("norm {:.6g}", of_b().gradient_norm()), apart, bound);
     }
-    return false;
+    return norm_before_clipping(
+        before.bound(kOfGradients, 2.0 * static_cast<double>(result_.depth)));
+  }
+
+  /// Clipping hides a factor of the gradients: what it was told of their norm does not.
+  bool norm_before_clipping(double bound) {
+    const auto& a = of_a().clip;
+    const auto& b = of_b().clip;
+    if (!a || !b || !a->norm || !b->norm || a->function != b->function) {
+      return false;
+    }
+    const double apart = std::abs(*a->norm - *b->norm) / std::max(*a->norm, *b->norm);
+    return std::isfinite(apart) && exceeds("gradients", "norm before clipping", apart, bound) &&
+           differ(Kind::gradient, phase_of_backward(), "norm before clipping",
+                  fmt::format("norm {:.6g}", *a->norm), fmt::format("norm {:.6g}", *b->norm), apart,
+                  bound);
+  }
+
+  [[nodiscard]] std::string phase_of_backward() const {
+    const bool is_reduced =
+        a_.world_size * of_a().micro_steps > 1 || b_.world_size * of_b().micro_steps > 1;
+    return is_reduced ? "reduction" : "backward";
   }
 
   bool missing_gradient() {
@@ -419,13 +445,14 @@ class Checker {
     const bool has_factor = factor && std::abs(*factor - 1.0) > 0.02;
     const bool same_rule = both_clip && of_a().clip->function == of_b().clip->function &&
                            of_a().clip->limit == of_b().clip->limit;
-    if (clips &&
-        (!ranks_agree || (has_factor && (same_norm || !both_clip)) || (same_norm && !same_rule))) {
+    const double scale = std::max(of_a().scale, of_b().scale);
+    const bool is_scaled =
+        both_clip && scale > 1.0 && std::max(a, b) > 0.5 * scale * std::min(a, b);
+    if (clips && (!ranks_agree || is_scaled || (has_factor && (same_norm || !both_clip)) ||
+                  (same_norm && !same_rule))) {
       return "clipping";
     }
-    const bool is_reduced =
-        a_.world_size * of_a().micro_steps > 1 || b_.world_size * of_b().micro_steps > 1;
-    return is_reduced ? "reduction" : "backward";
+    return phase_of_backward();
   }
 
   bool optimizer() {
@@ -470,7 +497,8 @@ class Checker {
       // An optimizer that divides by the size of the gradient turns the roundings of a gradient
       // near zero into whole updates: of all elements about as many as the roundings are large.
       const double seen = of_gradient_[each.name];
-      const double of_gradient = is_plain ? kOfEarlier * seen : 4.0 * std::sqrt(seen);
+      const double of_gradient =
+          is_plain ? kOfEarlier * seen : std::max(4.0 * std::sqrt(seen), of_zeros(each));
       const double whole = std::max(each.a->norm(), each.b->norm());
       const double update = std::max(each.norm_a, each.norm_b);
       const double rounding =
@@ -486,6 +514,22 @@ class Checker {
     }
     follow_weights();
     return false;
+  }
+
+  /// In a vector whole ranges may have no gradient but roundings, as the keys' part of a bias of
+  /// attention. They are divided by eps, as long as they are smaller than it.
+  [[nodiscard]] double of_zeros(const Measured& update) {
+    const ModelParameter* parameter = a_.parameter(update.name);
+    const auto settings = of_a().settings.find(update.name);
+    if (parameter == nullptr || parameter->shape.size() != 1) {
+      return 0.0;
+    }
+    double eps = 0.0;
+    if (settings != of_a().settings.end() && settings->second.contains("eps")) {
+      eps = std::strtod(settings->second.at("eps").c_str(), nullptr);
+    }
+    constexpr double kOpposite = 2.0;
+    return std::min(kOpposite, 8.0 * of_elements_[update.name] / std::max(eps, 1e-30));
   }
 
   void follow_weights() {
@@ -515,6 +559,7 @@ class Checker {
   /// Of each module: distance and size of its vector of parameters.
   std::map<std::string, std::pair<double, double>> vectors_apart_;
   std::map<std::string, bool> is_noise_;       ///< parameters whose gradient is only rounding
+  std::map<std::string, double> of_elements_;  ///< the same per element, not relative
   std::map<std::string, double> of_gradient_;  ///< largest distance of a parameter's gradients
 };
 

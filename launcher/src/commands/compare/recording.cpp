@@ -153,6 +153,7 @@ DataLine data_line(const Json& object) {
   if (object.contains("sketch")) {
     read_value(line.value.emplace(), object);
   }
+  line.is_training = !object.contains("training") || object.at("training") != Json(false);
   return line;
 }
 
@@ -193,6 +194,11 @@ ModelLine model_line(const Json& object) {
       parameter.same_as = same->get<std::string>();
     }
     line.parameters.push_back(std::move(parameter));
+  }
+  if (object.contains("buffers")) {
+    for (const Json& each : list(object, "buffers")) {
+      line.buffers.push_back(text(each, "name"));
+    }
   }
   if (object.contains("modules")) {
     for (const Json& each : list(object, "modules")) {

@@ -43,6 +43,7 @@ struct DataLine {
   /// Sums of all bytes that depend on the values. The first does not depend on the order of rows.
   std::array<std::uint64_t, 2> exact{};
   std::optional<Value> value;  ///< of floating-point values
+  bool is_training = true;     ///< false: the model computes in evaluation mode
 };
 
 struct LossLine {
@@ -94,6 +95,7 @@ struct ModelLine {
   std::string wrapper;
   std::vector<ModelParameter> parameters;
   std::vector<ModelModule> modules;
+  std::vector<std::string> buffers;  ///< names
 };
 
 /// The files of one rank.

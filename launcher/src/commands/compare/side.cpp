@@ -99,6 +99,7 @@ class Combiner {
       if (Step* step = find(line.step)) {
         Data& data = step->data[line.name];
         const std::int64_t rows = line.shape.empty() ? 1 : line.shape.front();
+        step->is_training = step->is_training && line.is_training;
         data.dtype = line.dtype;
         data.any_order += line.exact[0];
         data.in_order += line.exact[1];
@@ -156,6 +157,9 @@ class Combiner {
         add(whole, line, is_gradient ? 1.0 / (side_.world_size * step->scale) : 1.0);
         ++whole.lines;
         continue;
+      }
+      if (line.phase == Phase::gradient && line.begin) {
+        step->squares_of_parts[rank.rank] += line.squares;
       }
       auto& parts = parts_[{line.step, line.phase}][line.name];
       const WrittenPart part{&line, rank.rank};
@@ -248,6 +252,7 @@ Side combined(std::span<const RankRecording> ranks, std::string label, std::stri
     side.wrapper += (side.wrapper.empty() ? "" : ", ") + model.wrapper;
     side.parameters.insert(side.parameters.end(), model.parameters.begin(), model.parameters.end());
     side.modules.insert(side.modules.end(), model.modules.begin(), model.modules.end());
+    side.buffers.insert(side.buffers.end(), model.buffers.begin(), model.buffers.end());
   }
   for (const RankRecording& rank : ranks) {
     side.has_ended = side.has_ended && rank.has_ended;

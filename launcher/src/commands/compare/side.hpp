@@ -69,6 +69,8 @@ struct Step {
   std::map<std::string, std::map<std::string, std::string>> settings;  ///< of each parameter
   std::map<std::string, int> uses;  ///< number of times that a parameter is in the groups
   std::map<std::string, std::string> weight_dtypes;
+  bool is_training = true;                 ///< false: a forward was in evaluation mode
+  std::map<int, double> squares_of_parts;  ///< of the gradients of which a rank has a part
   bool skipped = false;
   int changed = 0;
   std::array<Wholes, kPhases> tensors;
@@ -92,8 +94,9 @@ struct Side {
   std::map<std::string, std::string> framework;
   std::vector<ModelParameter> parameters;
   std::vector<ModelModule> modules;
-  std::vector<Step> steps;  ///< those that all ranks have completed
-  bool has_ended = true;    ///< false: a rank's recorder did not end
+  std::vector<std::string> buffers;  ///< names
+  std::vector<Step> steps;           ///< those that all ranks have completed
+  bool has_ended = true;             ///< false: a rank's recorder did not end
 
   [[nodiscard]] const ModelParameter* parameter(const std::string& name) const;
   [[nodiscard]] const ModelModule* module(const std::string& name) const;
