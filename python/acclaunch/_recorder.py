@@ -3,6 +3,7 @@
 modules, backward, gradient clipping and the steps of optimizers; no program is changed, and no result."""
 
 import atexit
+import collections
 import contextlib
 import functools
 import importlib.metadata
@@ -250,8 +251,9 @@ class Recorder:
                 exact = values_of.exact_of(value)
                 numbers = dict(zip(("squares", "sums"), values_of.of_batch(values_of.real(value)))) \
                     if _is_seen(value) else {}
+            mode = {} if call.is_kept else {"training": False}
             self.write("data", call, micro_step=self.micro_step, name=name, dtype=_name_of(value.dtype),
-                       shape=list(value.shape), exact=exact, **numbers)
+                       shape=list(value.shape), exact=exact, **numbers, **mode)
 
     def record_output(self, module, output, call, writes=True):
         name = self.names.modules.get(module)
@@ -378,13 +380,19 @@ class Recorder:
         for group in optimizer.param_groups:
             if not group["params"]:
                 continue
-            names = list(dict.fromkeys(piece.name for each in group["params"] for piece in self.names.pieces_of(each)))
-            self.write_group(optimizer, group, names)
+            self.write_group(optimizer, group, self.names_in(group))
             for each in group["params"]:
                 new = {(piece.name, piece.begin) for piece in self.names.pieces_of(each)} - self.has_weights
                 if new:
                     self.has_weights |= new
                     self.record_parameter("weights", each, each)
+
+    def names_in(self, group):
+        """The names of a group's parameters: once for all pieces of one, again for one that is listed again."""
+        pieces = collections.Counter((piece.name, piece.begin) for each in group["params"]
+                                     for piece in self.names.pieces_of(each))
+        again = [name for (name, _), count in pieces.items() for _ in range(count - 1)]
+        return [*dict.fromkeys(name for name, _ in pieces), *again]
 
     def write_group(self, optimizer, group, names):
         key = id(optimizer), id(group)
