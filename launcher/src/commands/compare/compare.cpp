@@ -280,9 +280,9 @@ class Checker {
     // The optimizer's values were the same after the last step: the model has others.
     const bool knows_updates = step_ > 0 && !result_.measured[step_ - 1].updates.empty();
     const bool differs =
-        tensors(measured().of(Phase::forward), Kind::forward, "forward", kOfOutputs, 0);
-    if (differs && knows_updates) {
-      result_.first->phase = "publication";
+        tensors(measured().of(Phase::forward), Kind::forward, "outputs", kOfOutputs, 0);
+    if (differs) {
+      result_.first->phase = knows_updates ? "publication" : "forward";
     }
     return differs;
   }
@@ -340,15 +340,13 @@ class Checker {
     return tensors(list, Kind::backward, "backward", kOfGradients, result_.depth);
   }
 
-  /// Gradient that rounding alone leaves: of a bias by the gradients that it is the sum of.
-  [[nodiscard]] double noise_of(const std::string& parameter, double all) const {
-    double squares = 0.0;
+  /// Squares of the gradients of each module's outputs.
+  [[nodiscard]] std::map<std::string, double> squares_of_backward() const {
+    std::map<std::string, double> squares;
     for (const Measured& each : measured().of(Phase::backward)) {
-      if (module_of(a_, each.name) == module_of(a_, parameter)) {
-        squares += each.norm_a * each.norm_a;
-      }
+      squares[module_of(a_, each.name)] += each.norm_a * each.norm_a;
     }
-    return kOfNoise * noise_.rounding * (0.25 * all + std::sqrt(squares));
+    return squares;
   }
 
   bool gradients() {
@@ -358,8 +356,13 @@ class Checker {
     const std::string phase = gradient_phase();
     const double all = std::max(of_a().gradient_norm(), of_b().gradient_norm());
     const Noise before = noise_;
+    const std::map<std::string, double> squares = squares_of_backward();
     for (const Measured& each : measured().of(Phase::gradient)) {
-      const double noise = noise_of(each.name, all);
+      // What rounding alone leaves: of a bias, by the gradients that it is the sum of.
+      const auto of_outputs = squares.find(module_of(a_, each.name));
+      const double noise =
+          kOfNoise * noise_.rounding *
+          (0.25 * all + std::sqrt(of_outputs == squares.end() ? 0.0 : of_outputs->second));
       const double norm = std::max(each.norm_a, each.norm_b);
       const double rounding = std::max(rounding_of(each.a->dtype), rounding_of(each.b->dtype));
       const double bound = before.bound(kOfGradients, 2.0 * static_cast<double>(result_.depth)) +

@@ -222,13 +222,13 @@ double Step::gradient_norm() const {
 }
 
 const ModelParameter* Side::parameter(const std::string& name) const {
-  const auto found = std::ranges::find(parameters, name, &ModelParameter::name);
-  return found == parameters.end() ? nullptr : &*found;
+  const auto found = parameter_index.find(name);
+  return found == parameter_index.end() ? nullptr : &parameters[found->second];
 }
 
 const ModelModule* Side::module(const std::string& name) const {
-  const auto found = std::ranges::find(modules, name, &ModelModule::name);
-  return found == modules.end() ? nullptr : &*found;
+  const auto found = module_index.find(name);
+  return found == module_index.end() ? nullptr : &modules[found->second];
 }
 
 double distance(const Sketch& a, const Sketch& b) {
@@ -253,6 +253,12 @@ Side combined(std::span<const RankRecording> ranks, std::string label, std::stri
     side.parameters.insert(side.parameters.end(), model.parameters.begin(), model.parameters.end());
     side.modules.insert(side.modules.end(), model.modules.begin(), model.modules.end());
     side.buffers.insert(side.buffers.end(), model.buffers.begin(), model.buffers.end());
+  }
+  for (std::size_t i = 0; i < side.parameters.size(); ++i) {
+    side.parameter_index.emplace(side.parameters[i].name, i);
+  }
+  for (std::size_t i = 0; i < side.modules.size(); ++i) {
+    side.module_index.emplace(side.modules[i].name, i);
   }
   for (const RankRecording& rank : ranks) {
     side.has_ended = side.has_ended && rank.has_ended;

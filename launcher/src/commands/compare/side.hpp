@@ -94,9 +94,11 @@ struct Side {
   std::map<std::string, std::string> framework;
   std::vector<ModelParameter> parameters;
   std::vector<ModelModule> modules;
-  std::vector<std::string> buffers;  ///< names
-  std::vector<Step> steps;           ///< those that all ranks have completed
-  bool has_ended = true;             ///< false: a rank's recorder did not end
+  std::vector<std::string> buffers;                    ///< names
+  std::vector<Step> steps;                             ///< those that all ranks have completed
+  bool has_ended = true;                               ///< false: a rank's recorder did not end
+  std::map<std::string, std::size_t> parameter_index;  ///< by name
+  std::map<std::string, std::size_t> module_index;
 
   [[nodiscard]] const ModelParameter* parameter(const std::string& name) const;
   [[nodiscard]] const ModelModule* module(const std::string& name) const;
