@@ -214,6 +214,7 @@ class _Works(Work):
         for work in self._works:
             work._complete(timeout_ms)
             self._error = self._error or work._error
+            self._source = work._source if self._source < 0 else self._source
 
     def is_completed(self):
         if not all([work.is_completed() for work in self._works]):
@@ -564,12 +565,15 @@ def _makes(op, options, tensors, *, values=(), fields=(), returns_tensors=False)
                 if not self._is_ours(arguments, named):
                     _here.issued = True  # to another back end
                     return base(self, *arguments, **named)
-                works, _here.works = _here.works, []
+                outer, _here.works = _here.works, []
                 try:
                     with _Included(_KEY):
-                        return base(self, *arguments, **named)
+                        returned = base(self, *arguments, **named)
+                    works = _here.works
+                    # A subclass that wraps several tensors calls for each, and returns the work of the first one.
+                    return _Works(self, works, works[0].result) if len(works) > 1 else returned
                 finally:
-                    _here.works = works
+                    _here.works = outer
             except Exception:
                 if not is_message and not _here.issued and self._handle is not None:
                     _c().group_refuse(self._handle)

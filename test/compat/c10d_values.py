@@ -7,9 +7,12 @@ import datetime
 import functools
 import itertools
 import os
-import socket
+import pathlib
 import sys
 import weakref
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 try:
     import torch
@@ -721,6 +724,10 @@ class Checks:
         for tensor, value in zip(calls(lambda numel: TwoTensor(torch.ones(numel), torch.ones(numel))), plain):
             self.same(tensor.a, value, "a subclass that wraps two tensors")
             self.same(tensor.b, value, "a subclass that wraps two tensors")
+        for _ in range(8):
+            two = TwoTensor(torch.ones(1 << 18), torch.ones(1 << 18))
+            dist.all_reduce(two, group=group, async_op=True).wait()
+            self.same(two.b, torch.full((1 << 18,), float(world)), "the second tensor of a subclass, when its work is done")
         other, gloo = torch.ones(1), self.gloo
 
         class CallsAnotherGroup(TorchDispatchMode):
@@ -824,9 +831,7 @@ def main():
     if sys.argv[1] == "arguments":
         import torch._dynamo  # noqa: F401  once for all ranks, which are forked
     for world in (2, 4):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        multiprocessing.start_processes(worker, (world, port, sys.argv[1]), world, start_method="fork")
+        multiprocessing.start_processes(worker, (world, reserved_port(), sys.argv[1]), world, start_method="fork")
 
 
 if __name__ == "__main__":
