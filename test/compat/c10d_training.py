@@ -14,12 +14,14 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from unittest import mock
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 try:
     import accelerate
@@ -178,8 +180,7 @@ def fork_rank(rank, port, how, stderr):
 
 def stderr_of_rank_0(how):
     """Runs `fail` on two ranks without a launcher, which would end rank 0 as soon as rank 1 fails."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserved_port()
     fork = multiprocessing.get_context("fork")  # one import of torch for all ranks
     with tempfile.TemporaryFile("w+") as stderr, open(os.devnull, "w") as unread:
         ranks = [fork.Process(target=fork_rank, args=(rank, port, how, unread if rank else stderr))

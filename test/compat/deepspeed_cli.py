@@ -4,11 +4,13 @@
     deepspeed_cli.py ACCLAUNCH
 """
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 try:
     import torch.distributed
@@ -30,12 +32,6 @@ dist.destroy_process_group()
 """
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return str(s.getsockname()[1])
-
-
 def run(folder, commands):
     """Runs launchers, each as a separate machine, and returns their output."""
     env = {**os.environ, "PYTHON_EXEC": sys.executable, "ACC_SIMULATE_GPUS": "0", "HOME": folder}
@@ -53,7 +49,7 @@ def main(program):
         os.symlink(program, launcher)
         [text] = run(folder, [[launcher, "--num_gpus=2", "--master_port=0", "train.py"]])
         assert all(f"rank {r} of 2 has 3 on 0" in text for r in range(2)), text
-        flags = ["-H", "hosts", "--no_ssh", "--master_addr=127.0.0.1", "--master_port", free_port()]
+        flags = ["-H", "hosts", "--no_ssh", "--master_addr=127.0.0.1", "--master_port", str(reserved_port())]
         texts = run(folder, [[launcher, *flags, f"--node_rank={n}", "train.py"] for n in range(2)])
         assert "rank 0 of 3 has 6 on 0" in texts[0], texts
         assert all(f"rank {r} of 3 has 6 on 1" in texts[1] for r in (1, 2)), texts

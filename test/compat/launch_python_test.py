@@ -7,10 +7,12 @@ import importlib.util
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 WORKERS = pathlib.Path(__file__).resolve().parent / "workers"
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
@@ -44,17 +46,9 @@ def check_ranks(output, count, pattern=""):
     assert len({loss for _, loss in ranks}) == 1, ranks
 
 
-@contextlib.contextmanager
-def reserved_port():
-    """Reserves a port that no other process gets and on which a server may listen."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield str(holder.getsockname()[1])
-
-
-def machines(face, port, *flags):
+def machines(face, *flags):
     """Returns the command lines of two machines, for `acclaunch [launch]` or `acclaunch torchrun`."""
+    port = str(reserved_port())
     if face == "launch":
         place = ["--cpu", "--num_processes", "4", "--num_machines", "2", "--main_process_ip", "127.0.0.1",
                  "--main_process_port", port, "--machine_rank"]
@@ -99,8 +93,7 @@ def accelerator_without_gpu():
 
 
 def accelerator_two_machines():
-    with reserved_port() as port:
-        check_ranks(run(*with_script(machines("launch", port), "accelerate_train.py")), 4)
+    check_ranks(run(*with_script(machines("launch"), "accelerate_train.py")), 4)
 
 
 def torch_under_launch():
@@ -114,13 +107,11 @@ def torch_under_torchrun():
 
 
 def torch_two_machines_static():
-    with reserved_port() as port:
-        check_ranks(run(*with_script(machines("static", port), "torch_gloo.py")), 2)
+    check_ranks(run(*with_script(machines("static"), "torch_gloo.py")), 2)
 
 
 def torch_two_machines_c10d():
-    with reserved_port() as port:
-        check_ranks(run(*with_script(machines("c10d", port), "torch_gloo.py")), 2)
+    check_ranks(run(*with_script(machines("c10d"), "torch_gloo.py")), 2)
 
 
 def torch_restart():
@@ -131,8 +122,7 @@ def torch_restart():
 
 
 def restart_two_machines(backend):
-    with reserved_port() as port:
-        output = run(*with_script(machines(backend, port, "--max-restarts", "1"), "torch_gloo.py"), fail_rank=0)
+    output = run(*with_script(machines(backend, "--max-restarts", "1"), "torch_gloo.py"), fail_rank=0)
     assert "rank 0 fails" in output
     check_ranks(output, 2, " in 1")
 

@@ -5,12 +5,14 @@
 The first time while rank 1 waits in init_process_group, then before each step while it is in store.wait. The
 losses equal those of an undisturbed run."""
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 ACCLAUNCH, DAEMON = sys.argv[1:3]
 KILLS = 20
@@ -48,12 +50,6 @@ for step in range(1, %d):
 ''' % KILLS
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def start_daemon(port, state):
     process = subprocess.Popen([DAEMON, "--port", str(port), "--state_dir", state], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("listening on ")
@@ -65,7 +61,7 @@ def train(kills):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         (folder / "worker.py").write_text(WORKER)
-        port, state = free_port(), str(folder / "state")
+        port, state = reserved_port(), str(folder / "state")
         daemon = start_daemon(port, state)
         launchers = [subprocess.Popen(
             [ACCLAUNCH, "torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",

@@ -6,7 +6,6 @@ Two machines meet at a daemon, through a proxy that records every byte; each wor
 through the tunnel of its launcher. Then the same with a static rendezvous, and torch clients of the daemon's own store
 behind `acc-rendezvous tunnel`."""
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from daemon import Daemon
 from failures import exit_with
+from ports import reserved_port
 from recording_proxy import RecordingProxy
 
 ACCLAUNCH, DAEMON = sys.argv[1:3]
@@ -49,12 +49,6 @@ failures = []
 def check(condition, what):
     if not condition:
         failures.append(what)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run_job(flags_by_machine, worker, token):
@@ -104,7 +98,7 @@ def main():
         check(tunnel.wait(120) == 0, "the tunnel ends at SIGTERM")
         daemon.stop()
 
-        port = free_port()
+        port = reserved_port()
         static = [["--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", str(port),
                    "--secure"] for rank in range(2)]
         run_job(static, worker, token)

@@ -8,11 +8,14 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 try:
     import torch
@@ -684,11 +687,8 @@ print("both", flush=True)
 def test_two_gloos(package):
     """Two ranks on machines of their own, so that both torch and the runtime use Gloo."""
     for first in ("torch", "ours"):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         job = {"PYTHONPATH": package, "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "0",
-               "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+               "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(reserved_port()),
                "GLOO_SOCKET_IFNAME": "lo"}
         ranks = [subprocess.Popen([sys.executable, "-c", TWO_GLOOS, first], text=True,
                                   stdout=subprocess.PIPE,

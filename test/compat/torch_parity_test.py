@@ -10,10 +10,12 @@ import io
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 try:
     import numpy
@@ -86,16 +88,10 @@ def worker(kind, folder):
     print("equal", flush=True)
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def main():
     acclaunch, package, *program = sys.argv[1:]
     config = ["--config_file"]
-    port = ["--main_process_port", str(free_port())]
+    port = ["--main_process_port", str(reserved_port())]
     fsdp = ["--use_fsdp", "--fsdp_sync_module_states", "true"]
     jobs = [("strategies", workers, [[*fsdp, "--num_processes", str(workers)]])
             for workers in ((2, 4) if program else (1, 2, 4))]

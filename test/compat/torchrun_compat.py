@@ -15,6 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
+
 try:
     from torch.distributed import run as torchrun
 except ImportError:
@@ -71,12 +74,6 @@ REFUSED = [["--nproc-per-node=lots"], ["--nnodes=2:1"], ["--nnodes=one"], ["-t",
            ["--max-restarts=-1"], ["-m", "--no-python"], ["--rdzv", "c10d"], ["--colour"], ["--role"],
            ["--local-ranks-filter=a"], ["--start-method=thread"], ["--numa-binding=near"],
            ["--nproc-per-node=2", "--log-dir=prog.py"]]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return str(s.getsockname()[1])
 
 
 class Folder:
@@ -180,7 +177,7 @@ def differences(want, got, path=""):
 
 def main(program):
     failures = []
-    port = free_port()
+    port = str(reserved_port())
     for case in SAME:
         found = differences(result_of(launch_real, case, port), result_of(launch_ours(program), case, port))
         if found:

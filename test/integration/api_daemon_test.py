@@ -23,6 +23,7 @@ DAEMON, SOURCE = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).absolute()
 sys.path.insert(0, str(SOURCE / "test/support"))
 from agent_bytes import HELLO, enter, frame, i32, text  # noqa: E402
 from api_client import LIMIT, Client, promtool  # noqa: E402
+from ports import reserved_port  # noqa: E402
 
 
 def status(rank, loss, tokens):
@@ -39,8 +40,7 @@ def scrape(folder, address, query, value):
     if not shutil.which("prometheus"):
         print("not checked: prometheus is not installed")
         return
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        own = f"127.0.0.1:{free.getsockname()[1]}"
+    own = f"127.0.0.1:{reserved_port()}"
     (folder / "prometheus.yml").write_text(
         "scrape_configs: [{job_name: a, scrape_interval: 1s, scrape_timeout: 1s, "
         f'static_configs: [{{targets: ["{address}"]}}]}}]\n')

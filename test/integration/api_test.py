@@ -25,6 +25,7 @@ SHOTS = Path(sys.argv[5]) if len(sys.argv) > 5 else None
 sys.path.insert(0, str(SOURCE / "test/support"))
 from api_client import LIMIT, Client, check, promtool  # noqa: E402
 from browser import Browser, find_browser  # noqa: E402
+from ports import reserved_port  # noqa: E402
 
 # Reports until a file exists, so that a test need not wait for it.
 WORKER = textwrap.dedent("""
@@ -304,8 +305,7 @@ def with_token(folder):
     token = folder / "token"
     token.write_text("0123456789abcdef" * 2 + "\n")
     token.chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(reserved_port())
     launchers = [start(ACCLAUNCH, "torchrun", "--nnodes", "2", "--node_rank", rank, "--master_addr", "127.0.0.1", "--master_port", port,
                        "--nproc_per_node", "1", "--status_port", "0", *worker_command(folder, "ends"), folder=folder,
                        ACC_RENDEZVOUS_TOKEN_FILE=str(token)) for rank in ("0", "1")]

@@ -146,7 +146,7 @@ def write_and_leave(user, tunnel):
             os._exit(0 if sys.exc_info()[0] is None else 1)
     check(os.waitpid(child, 0)[1] == 0, f"user {user} cannot connect to the tunnel")
     # The kernel then shows the closed socket in state FIN_WAIT2, without its user.
-    end = time.monotonic() + 20
+    end = time.monotonic() + 240
     while f":{tunnel.port:04X} 05 " not in Path("/proc/net/tcp").read_text() and time.monotonic() < end:
         time.sleep(0.01)
     tunnel.process.send_signal(signal.SIGCONT)

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import etcd
 from agent_bytes import HELLO, enter, frame, i32, text
 from own_network import enter_own_network
+from ports import reserved_port, reserved_ports
 from store_bytes import ADD, APPEND, GET, QUEUE_LEN, QUEUE_PUSH, SET, StoreClient, request
 
 BIN = Path(sys.argv[1])
@@ -87,7 +88,7 @@ class Site:
     def __init__(self, members, prefix):
         self.etcd = members
         self.state = f"{self.etcd.address}/{prefix}"
-        self.ports = etcd.free_ports(2)
+        self.ports = reserved_ports(2)
         self.daemons = [Daemon(self.state, port) for port in self.ports]
 
     def leader(self):
@@ -270,7 +271,7 @@ def late_requests_change_nothing(site):
     state = "127.0.0.1:{}/late_requests"
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), LosesReplies) as proxy:
         threading.Thread(target=proxy.serve_forever).start()
-        daemon = Daemon("etcd://" + state.format(proxy.server_port), etcd.free_ports(1)[0])
+        daemon = Daemon("etcd://" + state.format(proxy.server_port), reserved_port())
         try:
             daemon.wait_for("leading: ")
             client = StoreClient(daemon.port)
@@ -395,7 +396,7 @@ def what_is_refused(site):
     site.leader()
     with tempfile.TemporaryDirectory() as folder:
         where = f"unix:{folder}/control"
-        third = Daemon(site.state, etcd.free_ports(1)[0], "--host", f"127.0.0.1,{where}")
+        third = Daemon(site.state, reserved_port(), "--host", f"127.0.0.1,{where}")
         try:
             third.wait_for("standing by: ")
             said = subprocess.run([BIN / "acc-rendezvous", "ctl", where, "list"], capture_output=True, text=True, timeout=DEADLINE)
@@ -452,7 +453,7 @@ def with_certificates(site, members, own, foreign, folder):
                        "--rdzv-endpoint", members.address.removeprefix("etcds://"), "--rdzv-id", "job", "--rdzv-conf",
                        f"last_call_timeout=1,{conf}", "--no-python", "sh", "-c", "echo works")
 
-    ports = etcd.free_ports(2)
+    ports = reserved_ports(2)
     hosts = [f"127.0.0.1,unix:{folder}/{name}" for name in "ab"]
     first = Daemon(members.address, ports[0], "--host", hosts[0], "--etcd_cacert", own / "ca.pem", "--etcd_cert",
                    own / "client.pem", "--etcd_key", own / "client.key")

@@ -11,13 +11,15 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 import urllib.error
 import urllib.request
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import reserved_port  # noqa: E402
 
 try:
     import yaml
@@ -245,9 +247,7 @@ def probes():
         token = pathlib.Path(folder + variables["ACC_RENDEZVOUS_TOKEN_FILE"])
         token.write_text("0123456789abcdef0123456789abcdef\n")
         token.chmod(0o400)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(reserved_port())
         places = {"29500": port, "/state": f"{folder}/state", "acc-rendezvous": daemon}
         command = [places.get(word, word) for word in container["command"]]
         for start in ("first", "recovered"):

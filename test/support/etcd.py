@@ -4,26 +4,17 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
 import urllib.request
 
+from ports import reserved_ports
+
 
 def why_impossible():
     """Returns what is missing, or None."""
     return None if shutil.which("etcd") else "not installed: etcd (package etcd-server)"
-
-
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def member_command(name, folder, host, client_port, peer_port, cluster, tls=None):
@@ -44,7 +35,7 @@ class Etcd:
     """Members on loopback. `address` is the value of --state. `tls`: see member_command."""
 
     def __init__(self, folder, members=3, tls=None):
-        ports = free_ports(2 * members)
+        ports = reserved_ports(2 * members)
         self.ports = ports[:members]
         cluster = ",".join(f"m{i}=http://127.0.0.1:{ports[members + i]}" for i in range(members))
         self.members = [subprocess.Popen(

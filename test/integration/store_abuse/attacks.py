@@ -12,7 +12,7 @@ from store_bytes import (ADD, APPEND, BARRIER, CHECK, GET, LIST_KEYS, MULTI_GET,
 
 MIB = 1 << 20
 LIMIT = 8 * MIB  # limit of a value
-PATIENCE = 20  # timeout in seconds of a peer that waits for an answer or for the end of its connection
+PATIENCE = 120  # timeout in seconds of a peer that waits for an answer or for the end of its connection
 
 
 class Victim:

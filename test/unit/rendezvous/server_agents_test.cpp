@@ -40,19 +40,25 @@ rounds::Enter first(std::chrono::milliseconds heartbeat) {
 }
 
 TEST_CASE("an agent is not dropped as silent because the server was delayed") {
-  ServerThread server;
-  RawClient agent(server.port());
   constexpr auto kHeartbeat = 500ms;
-  agent.send(hello(first(kHeartbeat)));
-  REQUIRE(std::holds_alternative<rounds::Welcome>(next_message(agent)));
-  REQUIRE(std::holds_alternative<rounds::Waiting>(next_message(agent)));
-  std::string beat;
-  rounds::encode(rounds::AgentMessage(rounds::Beat{}), beat);
-  server.run([&](Server& /*held up*/) {
-    agent.send(beat);
-    std::this_thread::sleep_for(2 * kHeartbeat);
-  });
-  CHECK(std::holds_alternative<rounds::Beat>(next_message(agent)));
+  for (bool in_time = false; !in_time;) {  // this thread may be late, too
+    ServerThread server;
+    RawClient agent(server.port());
+    const auto begin = std::chrono::steady_clock::now();
+    agent.send(hello(first(kHeartbeat)));
+    REQUIRE(std::holds_alternative<rounds::Welcome>(next_message(agent)));
+    REQUIRE(std::holds_alternative<rounds::Waiting>(next_message(agent)));
+    std::string beat;
+    rounds::encode(rounds::AgentMessage(rounds::Beat{}), beat);
+    server.run([&](Server& /*held up*/) {
+      in_time = std::chrono::steady_clock::now() - begin < kHeartbeat;
+      agent.send(beat);
+      std::this_thread::sleep_for(2 * kHeartbeat);
+    });
+    if (in_time) {
+      CHECK(std::holds_alternative<rounds::Beat>(next_message(agent)));
+    }
+  }
 }
 
 TEST_CASE("stop waits for an agent to read its messages, within a limit") {
