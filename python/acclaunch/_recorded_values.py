@@ -2,12 +2,12 @@
 """Numbers that a recording has of a tensor (docs/formats/recording.md): the sum of squares, the sketch, exact sums."""
 
 import contextlib
+import threading
 
 import torch
 
 _WIDTH, _NUMBERS, _MASK = 4096, 4, (1 << 64) - 1
-_CHUNK = {"cpu": 64 * _WIDTH}  # elements that are cast at once: they fit into a cache
-_LARGE_CHUNK = 4096 * _WIDTH
+_CHUNK, _LARGE_CHUNK = 32 * _WIDTH, 1024 * _WIDTH  # elements that are cast at once, on CPUs (in a cache) and GPUs
 
 
 # ---- signs ---------------------------------------------------------------------------------------
@@ -50,11 +50,11 @@ def plainly(device):
             torch.set_autocast_enabled(kind, True)
 
 
-def _product(values, signs):
-    """values @ signs. Products of a matrix and a vector use no TF32 and no bf16."""
+def _product(signs, values):
+    """signs @ values. Products of a matrix and a vector use no TF32 and no bf16."""
     if values.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest":
-        return values @ signs
-    return torch.stack([torch.mv(values, each) for each in signs.t().contiguous()], 1)
+        return signs @ values
+    return torch.stack([torch.mv(values.t(), each) for each in signs])
 
 
 def _squares(flat):
@@ -77,43 +77,59 @@ def _wide(dtype):
     return dtype if dtype is torch.float64 else torch.float32
 
 
-def of_part(values, begin, dtype=torch.float32):
-    """The sum of squares and the sketch of a part of a tensor. values: of one dimension; begin: the index of the first
-    in the whole tensor; dtype: the least one for the sums."""
-    dtype = torch.promote_types(dtype, values.dtype)
+_scratch = threading.local()
+
+
+def _chunk_of(values):
+    return _CHUNK if values.device.type == "cpu" else _LARGE_CHUNK
+
+
+def _cast(values, dtype):
+    """Values of at most a chunk in another dtype, in memory that the next call uses again: fresh memory costs more than
+    the cast."""
     if values.dtype is dtype:
-        return _of_part(values, begin)
-    chunk = _CHUNK.get(values.device.type, _LARGE_CHUNK)
-    buffer = torch.empty(min(values.numel(), chunk), dtype=dtype, device=values.device)
-    squares, sketch, first = 0.0, 0.0, 0
-    while first < values.numel():
-        part = values[first:first + chunk - (begin + first) % _WIDTH]
-        numbers = _of_part(buffer[:part.numel()].copy_(part), begin + first)
-        squares, sketch, first = squares + numbers[0], sketch + numbers[1], first + part.numel()
-    return squares, sketch
+        return values
+    key, buffers = (values.device, dtype), _scratch.__dict__
+    if key not in buffers:
+        buffers[key] = torch.empty(_chunk_of(values), dtype=dtype, device=values.device)
+    return buffers[key][:values.numel()].view(values.shape).copy_(values)
 
 
-def _of_part(values, begin):
-    squares = _squares(values)
-    inside, blocks = _signs_on(values.device, values.dtype)
+def of_part(values, begin):
+    """The sum of squares and the sketch of a part of a tensor, in float64. values: of one dimension; begin: the index of
+    the first in the whole tensor."""
+    inside, blocks = _signs_on(values.device, torch.float64)
     number, at = divmod(begin, _WIDTH)
-    sketch = 0.0
+    numbers = values.new_zeros(1 + _NUMBERS, dtype=torch.float64)
     head = min(values.numel(), -begin % _WIDTH)  # up to the next block
-    if head:
-        sketch = torch.mv(inside[at:at + head].t(), values[:head]) * blocks[number % _WIDTH]
-        number, values = number + 1, values[head:]
-    whole = values.numel() // _WIDTH
-    first = number % _WIDTH
+    whole = (values.numel() - head) // _WIDTH
+    first = number + (head > 0)
+    rest = values[head + whole * _WIDTH:]
+    for part, block, at in ((values[:head], number, at), (rest, first + whole, 0)):
+        if part.numel():
+            part = part.double()
+            numbers[0] += torch.dot(part, part)
+            numbers[1:] += torch.mv(inside[at:at + part.numel()].t(), part) * blocks[block % _WIDTH]
     if whole:
-        signs = blocks[first:first + whole]
-        if signs.shape[0] < whole:
-            signs = blocks[torch.arange(first, first + whole, device=blocks.device) % _WIDTH]
-        product = _product(values[:whole * _WIDTH].view(whole, _WIDTH), inside)
-        sketch = sketch + (product * signs).sum(0, dtype=torch.float64)
-    rest = values[whole * _WIDTH:]
-    if rest.numel():
-        sketch = sketch + torch.mv(inside[:rest.numel()].t(), rest) * blocks[(first + whole) % _WIDTH]
-    return squares, sketch
+        _add_blocks(numbers, values[head:head + whole * _WIDTH].view(whole, _WIDTH), first % _WIDTH)
+    return numbers
+
+
+def _add_blocks(numbers, values, first):
+    """Adds up blocks, few at a time: sums in float32 of many numbers would be less exact, and caches hold few."""
+    dtype, count = _wide(values.dtype), _chunk_of(values) // _WIDTH
+    inside, _ = _signs_on(values.device, torch.float64)
+    _, signs = _signs_on(values.device, dtype)
+    signs = signs.t()
+    if first + values.shape[0] > _WIDTH:
+        signs = signs[:, torch.arange(first, first + values.shape[0], device=signs.device) % _WIDTH]
+        first = 0
+    sums = values.new_zeros((_NUMBERS, _WIDTH), dtype=torch.float64)
+    for begin in range(0, values.shape[0], count):
+        chunk = _cast(values[begin:begin + count], dtype)
+        sums += _product(signs[:, first + begin:first + begin + chunk.shape[0]], chunk)
+        numbers[0] += _squares(chunk.reshape(-1))
+    numbers[1:] += (sums * inside.t()).sum(1)
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -122,24 +138,34 @@ def _of_part(values, begin):
 def of_batch(values):
     """The sum of squares, and the sum over all dimensions but the last, whose sketch is that of the batch. A vector has a
     number per sample."""
-    last = values.shape[-1] if values.dim() > 1 else 1
-    if values.dtype is not _wide(values.dtype):
-        values = values.to(torch.float32)
+    values = values.unsqueeze(-1) if values.dim() < 2 else values
+    dtype, last = _wide(values.dtype), values.shape[-1]
     if not values.is_contiguous():
+        values = values.to(dtype)
         return torch.linalg.vector_norm(values).square(), values.sum(tuple(range(values.dim() - 1)))
-    flat = values.view(-1)
-    if last == 1:
-        return _squares(flat), flat.sum().view(1)
-    rows = flat.numel() // last
-    return _squares(flat), torch.mv(flat.view(rows, last).t(), flat.new_ones(rows))
+    rows = values.view(-1, last)
+    if values.dtype is dtype or last > _chunk_of(values):
+        return _of_rows(rows.to(dtype))
+    squares, sums, chunk = 0.0, 0.0, _chunk_of(values) // last
+    for first in range(0, rows.shape[0], chunk):
+        numbers = _of_rows(_cast(rows[first:first + chunk], dtype))
+        squares, sums = squares + numbers[0], sums + numbers[1]
+    return squares, sums
 
 
-def of_sums(sums):
-    """The sketches of vectors of one length. [vectors, _NUMBERS]"""
+def _of_rows(rows):
+    return _squares(rows.view(-1)), torch.mv(rows.t(), rows.new_ones(rows.shape[0]))
+
+
+def of_sums(squares, sums):
+    """The numbers of batches, of vectors of one length. [vectors, 1 + _NUMBERS], float64"""
+    squares, sums = torch.stack(squares).double(), torch.stack(sums).double()
     if sums.shape[1] <= _WIDTH:
-        inside, blocks = _signs_on(sums.device, sums.dtype)
-        return _product(sums, inside[:sums.shape[1]]) * blocks[0]
-    return torch.stack([_of_part(each, 0)[1] for each in sums])
+        inside, blocks = _signs_on(sums.device, torch.float64)
+        return torch.cat((squares[:, None], sums @ inside[:sums.shape[1]] * blocks[0]), 1)
+    numbers = torch.stack([of_part(each, 0) for each in sums])
+    numbers[:, 0] = squares
+    return numbers
 
 
 def exact_of(values):

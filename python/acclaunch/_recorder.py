@@ -47,8 +47,13 @@ def _is_seen(value):
         and (value.is_floating_point() or value.is_complex()) and value.layout is torch.strided
 
 
-def _rounded(number):
-    return float(f"{number:.9g}") if math.isfinite(number) else str(number)
+def _rounded(value):
+    """As it is written to a file."""
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+    return value
 
 
 def _plain(value):
@@ -93,23 +98,27 @@ class _File:
         self.batches = []
         for (device, _, _), found in alike.items():
             with values_of.plainly(device):
-                sketches = values_of.of_sums(torch.stack([line.pop("sums") for line in found]))
-                for line, sketch in zip(found, sketches):
-                    line["sketch"] = sketch
+                numbers = values_of.of_sums([line.pop("squares") for line in found], [line.pop("sums") for line in found])
+                for line, each in zip(found, numbers):
+                    line["numbers"] = each
 
     def read(self):
         """Returns the lines so far, with numbers in place of tensors."""
         self.sketch()
         lines, self.lines = [line for line, call in self.lines if call is None or call.is_kept], []
-        places = [(line, key) for line in lines for key, value in line.items() if isinstance(value, torch.Tensor)]
+        alike = {}
+        for line in lines:
+            for key, value in line.items():
+                if isinstance(value, torch.Tensor):
+                    alike.setdefault((value.device, value.dtype, value.shape), []).append((line, key))
         with values_of.plainly(torch.device("cpu")):
-            found = iter(_on_cpu([line[key] for line, key in places]))
-        for line, key in places:
-            value = line[key]
-            read = [next(found) for _ in range(value.numel())] if value.is_floating_point() else value.flatten().tolist()
-            line[key] = [_rounded(each) for each in read] if value.is_floating_point() else read
-            if value.dim() == 0:
-                line[key] = line[key][0]
+            for places in alike.values():
+                read = torch.stack([line[key] for line, key in places]).tolist()
+                for (line, key), value in zip(places, read):
+                    line[key] = _rounded(value)
+        for line in lines:
+            if "numbers" in line:
+                line["squares"], *line["sketch"] = line.pop("numbers")
         return lines
 
     def put(self, lines):
@@ -118,16 +127,6 @@ class _File:
             self.file = open(os.path.join(self.folder, f"rank_{_rank()}.jsonl"), "w", encoding="utf-8")
         self.file.write("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
         self.file.flush()
-
-
-def _on_cpu(tensors):
-    """The numbers of floating-point tensors, read at once of each device."""
-    by_device = {}
-    for each in tensors:
-        if each.is_floating_point():
-            by_device.setdefault(each.device, []).append(each.detach().reshape(-1).double())
-    read = {device: iter(torch.cat(found).tolist()) for device, found in by_device.items()}
-    return [next(read[each.device]) for each in tensors if each.is_floating_point() for _ in range(each.numel())]
 
 
 def _rank():
@@ -434,15 +433,14 @@ class Recorder:
             if not count:
                 continue
             with values_of.plainly(flat.device):
-                squares, sketch = values_of.of_part(
-                    flat[start * per_element:(start + count) * per_element], begin * per_element,
-                    torch.float32 if phase == "gradient" else torch.float64)  # an update is a small difference
+                numbers = values_of.of_part(flat[start * per_element:(start + count) * per_element],
+                                            begin * per_element)
                 if isinstance(scale, torch.Tensor):
-                    factor = scale.to(squares.device, squares.dtype).reciprocal()
-                    squares, sketch = squares * factor * factor, sketch * factor
+                    factor = scale.to(numbers).reciprocal().reshape(1)
+                    numbers *= torch.cat((factor * factor, factor.expand(numbers.numel() - 1)))
             whole = count == math.prod(shape)
-            self.write("tensor", phase=phase, name=name, dtype=_name_of(tensor.dtype), count=count, squares=squares,
-                       sketch=sketch, **({} if whole else {"begin": begin, "shape": list(shape)}))
+            self.write("tensor", phase=phase, name=name, dtype=_name_of(tensor.dtype), count=count, numbers=numbers,
+                       **({} if whole else {"begin": begin, "shape": list(shape)}))
 
     def read(self):
         return [line for line in self.file.read() if self.is_new(line)]

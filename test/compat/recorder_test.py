@@ -507,20 +507,23 @@ def check_sketches():
         value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
         return -1 if (value ^ value >> 31) >> bit & 1 else 1
 
-    values = torch.randn(3 * 4096 + 77, generator=torch.Generator().manual_seed(1))
+    signs = [[sign(seed, bit) for seed in range(4096)] for bit in range(8)]
+    values = torch.randn(40 * 4096 + 80, generator=torch.Generator().manual_seed(1))
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        for begin, count in ((0, 12365), (0, 5), (4000, 100), (4096, 4096), (7, 9000), (4096 * 4096 - 10, 500)):
+        for begin, count in ((0, 12365), (0, 5), (4000, 100), (4096, 4096), (7, 140_000), (4096 * 4096 - 10, 9000)):
             part = values[:count].to(dtype)
-            expected = [sum(x * sign(i % 4096, k) * sign(i // 4096 % 4096, k + 4)
+            expected = [sum(x * signs[k][i % 4096] * signs[k + 4][i // 4096 % 4096]
                             for i, x in enumerate(part.tolist(), begin)) for k in range(4)]
-            squares, sketch = _recorded_values.of_part(part, begin)
-            assert torch.allclose(sketch.double(), torch.tensor(expected).double(), atol=1e-2), (dtype, begin, count)
-            assert math.isclose(squares.item(), part.double().square().sum().item(), rel_tol=1e-5), (dtype, begin, count)
+            squares, *sketch = _recorded_values.of_part(part, begin).tolist()
+            assert math.isclose(squares, part.double().square().sum().item(), rel_tol=1e-5), (dtype, begin, count)
+            assert all(abs(a - b) < 1e-6 * squares**0.5 for a, b in zip(sketch, expected)), (dtype, begin, count)
+    def of(batch):
+        return _recorded_values.of_sums(*([each] for each in _recorded_values.of_batch(batch)))[0]
+
     batch = values[:600].view(4, 5, 30)
-    whole = _recorded_values.of_sums(_recorded_values.of_batch(batch)[1][None])
-    parts = [_recorded_values.of_sums(_recorded_values.of_batch(each)[1][None]) for each in batch.flip(0).split(3)]
-    assert torch.allclose(whole, sum(parts), atol=1e-3)
-    assert torch.allclose(whole[0], _recorded_values.of_part(batch.sum((0, 1)), 0)[1], atol=1e-3)
+    assert torch.allclose(of(batch), sum(map(of, batch.flip(0).split(3))), atol=1e-3)
+    assert torch.allclose(of(batch)[1:], _recorded_values.of_part(batch.sum((0, 1)), 0)[1:], atol=1e-3)
+    assert torch.allclose(of(values.bfloat16().view(-1, 5)), of(values.bfloat16().float().view(-1, 5)), atol=1e-2)
 
 
 def check_random_modes():
