@@ -42,6 +42,8 @@ FLAG_ROWS = "launcher/include/acc/launcher/setting_keys.hpp"
 # Files that may name a setting of the runtime, and a flag of the launcher: its row, its fields, and its use. The
 # numbers of those that more files name may only fall.
 MAX_FILES_OF_SETTING = 4
+# Names settings in advice to users, as keys of recordings, and as flags that it passes on; it reads none.
+ADVICE = "launcher/src/commands/compare/"
 MAX_FILES_OF_FLAG = 3
 MORE_FILES_OF_SETTING = {
     "allgather_bucket_size": 6, "contiguous_gradients": 5, "deterministic": 7, "fsdp_activation_checkpointing": 5,
@@ -234,6 +236,7 @@ def too_widely_named(code):
     settings = [key for key, row in rows if ".plugin =" in row or ".engine =" in row]
     flags = [key for key, row in rows if ".section = launch" in row and key not in settings]
     flags += re.findall(r'\.key = "(\w+)"', code[FLAG_ROWS])
+    code = {path: text for path, text in code.items() if not path.startswith(ADVICE)}
     words = {path: set(re.findall(r"\w+", text)) for path, text in code.items()}
     spelled = {path: set(re.findall(r'"(\w+)"|--(\w+)', text)) for path, text in code.items()
                if path.startswith(("launcher/", "plugins/"))}
