@@ -96,8 +96,8 @@ def _cast(values, dtype):
 
 
 def of_part(values, begin):
-    """The sum of squares and the sketch of a part of a tensor, in float64. values: of one dimension; begin: the index of
-    the first in the whole tensor."""
+    """The sum of squares and the sketch of a part of a tensor, in float64. values: of one dimension; begin: the index
+    of the first in the whole tensor."""
     inside, blocks = _signs_on(values.device, torch.float64)
     number, at = divmod(begin, _WIDTH)
     numbers = values.new_zeros(1 + _NUMBERS, dtype=torch.float64)
@@ -136,8 +136,8 @@ def _add_blocks(numbers, values, first):
 
 
 def of_batch(values):
-    """The sum of squares, and the sum over all dimensions but the last, whose sketch is that of the batch. A vector has a
-    number per sample."""
+    """The sum of squares, and the sum over all dimensions but the last, whose sketch is that of the batch. A vector has
+    a number per sample."""
     values = values.unsqueeze(-1) if values.dim() < 2 else values
     dtype, last = _wide(values.dtype), values.shape[-1]
     if not values.is_contiguous():

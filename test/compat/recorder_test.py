@@ -175,7 +175,8 @@ CASES = {
 if importlib.util.find_spec("accelerate"):
     CASES["Accelerate"] = train_accelerate, "ddp", 1e-4
 if importlib.util.find_spec("deepspeed"):
-    CASES |= {f"DeepSpeed, stage {stage}{suffix}": (functools.partial(train_deepspeed, stage, **more), "deepspeed", bound)
+    CASES |= {f"DeepSpeed, stage {stage}{suffix}":
+              (functools.partial(train_deepspeed, stage, **more), "deepspeed", bound)
               for suffix, more, bound in (("", {}, 1e-4), (", bf16", BF16, 0.2)) for stage in range(4)
               if not suffix or stage != 2}
 ON_ACC = {"FSDP2", "FSDP1", "DeepSpeed, stage 1", "DeepSpeed, stage 3, bf16"}
@@ -369,7 +370,8 @@ def autocast(x, net=None):
 def random_net():
     torch.manual_seed(1)
     net = Composed(lambda x, first, layer, last: last(layer(F.dropout(first(x), 0.2)[None])[0]), mlp(),
-                   nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.3, batch_first=True), nn.LSTM(WIDTH, 4, 2, dropout=0.4))
+                   nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.3, batch_first=True),
+                   nn.LSTM(WIDTH, 4, 2, dropout=0.4))
     torch.manual_seed(2)
     return loop(net, lambda x: net(x)[0])
 
