@@ -27,7 +27,7 @@ constexpr double kOfEarlier = 4.0;    ///< growth of a distance from one tensor 
 constexpr double kOfWeights = 30.0;   ///< growth from weights to outputs
 constexpr double kOfNoise = 8.0;      ///< gradients below this many roundings are noise
 /// Roundings of the sketches of outputs, which are sums in float32.
-constexpr double kOfSketches = 1e-6;
+constexpr double kOfSketches = 2e-6;
 /// Copies of ranks are the same bits; their sketches are sums in float32.
 constexpr double kOfCopies = 2e-6;
 
@@ -273,7 +273,7 @@ class Checker {
       return 0.0;
     }
     const auto& [apart, count] = found->second;  // added to each row, and a sketch adds up rows
-    return 2.0 * apart * output.a->count / count / norm;
+    return 3.0 * apart * output.a->count / count / norm;
   }
 
   bool outputs() {
