@@ -44,13 +44,20 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
     command.insert(command.end(),
                    {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
     const bool records = !host::value_of(draft.environment, host::variables.record).empty();
-    if (records ||
-        draft.settings.choice("engine"_key) != "torch") {  // else torch's alone runs there
-      for (const auto& passed_on :
-           {host::variables.engine, host::variables.python_path, host::variables.record,
-            host::variables.record_steps, host::variables.record_random}) {
-        command.insert(command.end(), {"-x", std::string(passed_on.name)});
-      }
+    const bool has_engine = draft.settings.choice("engine"_key) != "torch";
+    std::vector<host::OwnVariable> passed_on;  // else other machines would not load our package
+    if (has_engine) {
+      passed_on.push_back(host::variables.engine);
+    }
+    if (has_engine || records) {
+      passed_on.push_back(host::variables.python_path);
+    }
+    if (records) {
+      passed_on.insert(passed_on.end(), {host::variables.record, host::variables.record_steps,
+                                         host::variables.record_random});
+    }
+    for (const auto& variable : passed_on) {
+      command.insert(command.end(), {"-x", std::string(variable.name)});
     }
   } else {  // Intel MPI, MVAPICH: pass on all variables
     command.insert(command.end(), {"-f", hosts, "-ppn", local, "-n", all});

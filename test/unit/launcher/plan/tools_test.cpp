@@ -51,6 +51,19 @@ TEST_CASE("mpirun starts the program if an MPI hostfile is given") {
     }
     expected.insert(expected.end(), {"./train", "-x"});
     CHECK(arguments(fixture.plan(flags)) == expected);
+
+    fixture.environment["ACC_ENGINE"] = "torch";
+    fixture.environment["ACC_RECORD"] = "/recorded";  // needs the package with torch's engine too
+    const LaunchPlan recorded = fixture.plan(flags);
+    const Words words_of_record = {"-x", "PYTHONPATH",       "-x", "ACC_RECORD",
+                                   "-x", "ACC_RECORD_STEPS", "-x", "ACC_RECORD_RANDOM"};
+    expected = words;
+    if (version.find("Open") != std::string::npos) {
+      expected.insert(expected.end(), words_of_record.begin(), words_of_record.end());
+    }
+    expected.insert(expected.end(), {"./train", "-x"});
+    CHECK(arguments(recorded) == expected);
+    CHECK(fixture.worker(recorded, 0).at("PYTHONPATH").starts_with("/packages"));
   }
 }
 
