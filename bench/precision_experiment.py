@@ -158,7 +158,7 @@ def compare(arguments, folder, a, b):
                           capture_output=True, text=True)
     if done.returncode not in (0, 1):
         sys.exit(f"acclaunch compare ended with {done.returncode}: {done.stderr}")
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["comparisons"][0]
     return {"a": a, "b": b, "verdict": found["verdict"], "first": found["first"],
             "cause": found["causes"][0]["text"] if found["causes"] else "", "curves": found["curves"]}
 

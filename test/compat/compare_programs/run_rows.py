@@ -73,7 +73,7 @@ def verdict_of(run):
     """The verdict that a command with --json has printed."""
     if run.returncode not in (0, 1):
         return Verdict(problem=(run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1])
-    text = json.loads(run.stdout)
+    text = json.loads(run.stdout)["comparisons"][0]
     first = text["first"] or {}
     place = f"step {first['step']}: {first['phase']}, {first['name']}" if first else ""
     return Verdict(run.returncode == 0, place, tuple(each["id"] for each in text["causes"]))
