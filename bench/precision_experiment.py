@@ -153,6 +153,12 @@ def precisions(recording):
     return found
 
 
+def norms(recording):
+    """The norm of the gradients before they were clipped, by step."""
+    lines = map(json.loads, (recording / "rank_0.jsonl").read_text().splitlines())
+    return {line["step"]: line["norm"] for line in lines if line["kind"] == "clip"}
+
+
 def compare(arguments, folder, a, b):
     done = subprocess.run([arguments.build / "bin/acclaunch", "compare", "--json", folder / a, folder / b],
                           capture_output=True, text=True)
@@ -204,8 +210,8 @@ def measure(arguments, folder):
     names = list(CONFIGURATIONS)
     pairs = [compare(arguments, folder, a, b) for a, b in
              [(names[0], names[1]), (names[0], names[2]), (names[1], names[2]), *zip(names[:3], names[3:])]]
-    curves = {name: [[point["step"], *(point[key][side] for key in ("loss", "gradient_norm"))]
-                     for point in pair["curves"]]
+    of_steps = {name: norms(folder / name) for name in names}
+    curves = {name: [[point["step"], point["loss"][side], of_steps[name].get(point["step"])] for point in pair["curves"]]
               for pair in pairs for side, name in enumerate((pair["a"], pair["b"]))}
     for pair in pairs:
         del pair["curves"]
