@@ -56,15 +56,24 @@ def _serve_deepspeed(module):
 
 def _serve_accelerate(state):
     """state: the module accelerate.state. On a CPU Accelerate (1.15) takes no notice of sections for FSDP and
-    DeepSpeed."""
+    DeepSpeed, and a PartialState that the program makes first of the variable that AcceleratorState reads: each rank
+    would be alone."""
     _check_accelerate(state.AcceleratorState.__init__, "fsdp_plugin", "deepspeed_plugin")
     import torch
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and not torch.cuda.is_available():
-        os.environ["ACCELERATE_USE_CPU"] = "true"  # else its processes do not know each other
-    original = state.AcceleratorState.__init__
+    original, original_partial = state.AcceleratorState.__init__, state.PartialState.__init__
+
+    def uses_cpu():
+        if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and not torch.cuda.is_available():
+            os.environ["ACCELERATE_USE_CPU"] = "true"
+        return os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
+
+    @functools.wraps(original_partial)
+    def init_partial(self, cpu=False, **keywords):
+        original_partial(self, uses_cpu() or cpu, **keywords)
 
     @functools.wraps(original)
     def init(self, mixed_precision=None, *arguments, fsdp_plugin=None, deepspeed_plugin=None, **keywords):
+        uses_cpu()
         known = state.AcceleratorState._shared_state != {}  # `initialized` is true with a PartialState alone
         original(self, mixed_precision, *arguments, fsdp_plugin=fsdp_plugin, deepspeed_plugin=deepspeed_plugin,
                  **keywords)
@@ -84,7 +93,7 @@ def _serve_accelerate(state):
             self.fsdp_plugin = fsdp_plugin
         state.PartialState._shared_state["distributed_type"] = self.distributed_type
 
-    state.AcceleratorState.__init__ = init
+    state.AcceleratorState.__init__, state.PartialState.__init__ = init, init_partial
 
 
 def _check_accelerate(function, *names):

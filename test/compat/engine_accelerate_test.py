@@ -53,7 +53,7 @@ if all(map(importlib.util.find_spec, ("deepspeed", "transformers"))):  # Acceler
 
 def train(folder):
     import torch
-    from accelerate import Accelerator
+    from accelerate import Accelerator, PartialState
     from accelerate.utils import set_seed
     from leave import leave
     from torch.utils.data import DataLoader, TensorDataset
@@ -83,6 +83,8 @@ def train(folder):
 
     set_seed(7)
     torch.set_num_threads(1)
+    if os.environ.get("FSDP_VERSION", "2") == "2":
+        assert PartialState().num_processes == 2  # a program may make it first
     accelerator = Accelerator(gradient_accumulation_steps=2)
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
