@@ -38,8 +38,10 @@ def unwrapped(module):
 
 def wrapper_of(root):
     """The outermost wrapper of a model, for the key of this name."""
-    engine = sys.modules.get("acclaunch._fsdp2")
+    engine, own = sys.modules.get("acclaunch._fsdp2"), sys.modules.get("acclaunch._parameters")
     if engine is not None and any(engine.state_of(module) is not None for module in root.modules()):
+        return "acc"
+    if own is not None and any(isinstance(each, own.ShardedParameter) for each in root.parameters()):
         return "acc"
     return next((_WRAPPERS[name] for module in root.modules() for name in _classes_of(module) if name in _WRAPPERS),
                 "none")

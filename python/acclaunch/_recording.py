@@ -218,7 +218,10 @@ class Recorder:
         self.record_data(prefix, arguments, keywords, call)
         for name, buffer in _buffers_of(module, prefix):
             if _is_seen(buffer):
-                self.write_batch("buffer", name, buffer, call)
+                with values_of.plainly(buffer.device):
+                    numbers = values_of.of_part(values_of.real(buffer.detach()).reshape(-1), 0)
+                self.write("tensor", call, micro_step=self.micro_step, phase="buffer", name=name,
+                           dtype=_name_of(buffer.dtype), count=buffer.numel(), numbers=numbers)
         return call
 
     def describe(self, prefix, root):

@@ -180,4 +180,6 @@ EQUAL = [
     equal("autocast, accumulation", S("plain compute=bfloat16 micro_steps=2"), S("plain compute=bfloat16")),
     equal("fp16 with a scaler, twice", S("scaled"), S("scaled implementation=foreach")),
     equal("static graph and unused parameters", S("ddp unused=1", 2), S("ddp unused=1 buckets=1", 2)),
+    equal("acclaunch.torch", S("plain decay=one"), S("acc decay=one", 2)),
+    equal("acclaunch.torch, optimizer of torch", S("plain decay=one"), S("acc decay=torch", 2)),
 ]

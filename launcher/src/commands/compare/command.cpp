@@ -104,7 +104,7 @@ class Place {
 
   /// An empty folder for the recording of a side.
   [[nodiscard]] fs::path recording(const std::string& name, Overwrite overwrite) const {
-    const fs::path folder = path_ / name;
+    fs::path folder = path_ / name;
     check_free(folder, overwrite);
     if (fs::is_directory(folder)) {
       for (const auto& entry : fs::directory_iterator(folder)) {
