@@ -349,10 +349,11 @@ OptimizerState::Issued OptimizerState::step() {
 
 void OptimizerState::begin_recorded_step() {
   std::vector<optim::StepRecording::Group> groups;
-  for (const GroupRecord& each : group_records()) {
-    groups.push_back({own_rule() != nullptr ? std::string(own_rule()->facts().title) : name(),
-                      each.hyper_parameters, each.parameters,
-                      own_rule() != nullptr ? own_rule()->states() : std::vector<std::string>()});
+  if (const optim::Rule* const rule = own_rule()) {  // the settings of another are the program's
+    for (const GroupRecord& each : group_records()) {
+      groups.push_back({std::string(rule->facts().title), each.hyper_parameters, each.parameters,
+                        rule->states()});
+    }
   }
   recording_->begin_step(groups, shards(false));
 }

@@ -472,7 +472,8 @@ class Checker {
         const auto found = other->second.find(key);
         if (found != other->second.end() && !is_of_computing(key) &&
             !same_setting(value, found->second)) {
-          differ(Kind::setting, "optimizer", name, key + " " + value, key + " " + found->second);
+          differ(Kind::setting, "optimizer", name, fmt::format("{} {}", key, value),
+                 fmt::format("{} {}", key, found->second));
           return true;
         }
       }

@@ -2,6 +2,8 @@
 // Which names belong together, and how far the tensors of both sides are apart.
 #include "commands/compare/compare.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -145,9 +147,8 @@ std::string Alignment::in_b(const std::string& name) const {
   for (std::string prefix = plain;;) {
     if (const auto found = of_a.find(prefix); found != of_a.end()) {
       const std::string end = plain.substr(prefix.size());
-      return (found->second.empty() && !end.empty() && !prefix.empty() ? end.substr(1)
-                                                                       : found->second + end) +
-             rest;
+      const bool has_dot = found->second.empty() && !end.empty() && !prefix.empty();
+      return fmt::format("{}{}{}", found->second, has_dot ? end.substr(1) : end, rest);
     }
     if (prefix.empty() || of_a.empty()) {
       return name;

@@ -233,9 +233,10 @@ std::string run_side(const SideRun& side, const Words& words, const RunSettings&
   }
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment_of(side, settings, folder)) {
-    variables.push_back(name + "=" + value);
+    variables.push_back(fmt::format("{}={}", name, value));
   }
   std::vector<const char*> pointers;
+  pointers.reserve(variables.size() + 1);
   for (const std::string& each : variables) {
     pointers.push_back(each.c_str());
   }
