@@ -372,8 +372,15 @@ void Agent::force_stop() {
   impl_->force_stop();
 }
 
+/// The last messages, such as the order to kill the workers of other machines, are sent before.
 void Agent::hurry() {
-  impl_->give_up("the user does not wait any longer");
+  const auto give_up = [](std::shared_ptr<Impl> impl) -> asio::awaitable<void> {
+    if (const auto link = impl->connection_.link()) {
+      co_await link->flushed(kLastReport);
+    }
+    impl->give_up("the user does not wait any longer");
+  };
+  asio::co_spawn(impl_->executor_, give_up(impl_), asio::detached);
 }
 
 void Agent::close() noexcept {
