@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point `torch.backends` of this package."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -25,44 +26,40 @@ def _import():
     import acclaunch.c10d  # noqa: F401
 
 
-def _choose_engine():
-    """Installs the engine of this package if the launcher was told so (--engine acc). If that fails, the program ends:
-    it would go on with torch's engine."""
+@contextlib.contextmanager
+def _or_end(failure):
+    """Ends the program if this fails: it would go on without what it was told to use."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001: whatever it is
+        traceback.print_exc()
+        raise SystemExit(f"acclaunch: {failure} in this process, which therefore ends: "
+                         f"{type(error).__name__}: {error}") from None
+
+
+def _install():
+    """Installs what the launcher was told to use: the recorder of `acclaunch compare`, and this package's engine
+    (--engine acc)."""
+    if os.environ.get("ACC_RECORD"):
+        with _or_end("the training cannot be recorded"):
+            from acclaunch import _recorder
+
+            _recorder.install()
     engine = os.environ.get("ACC_ENGINE", "")
-    if engine in ("", "torch"):
-        return
-    try:
-        if engine != "acc":
-            raise ValueError(f"ACC_ENGINE is '{engine}', expected torch or acc")
-        from acclaunch import _engine
+    if engine not in ("", "torch"):
+        with _or_end("the engine acc cannot be used"):
+            if engine != "acc":
+                raise ValueError(f"ACC_ENGINE is '{engine}', expected torch or acc")
+            from acclaunch import _engine
 
-        _engine.install()
-    except Exception as error:  # noqa: BLE001: whatever it is
-        traceback.print_exc()
-        raise SystemExit("acclaunch: the engine acc cannot be used in this process, which therefore ends: "
-                         f"{type(error).__name__}: {error}") from None
-
-
-def _choose_recorder():
-    """Records the training if the program was told so (`acclaunch compare`)."""
-    if not os.environ.get("ACC_RECORD"):
-        return
-    try:
-        from acclaunch import _recorder
-
-        _recorder.install()
-    except Exception as error:  # noqa: BLE001: whatever it is
-        traceback.print_exc()
-        raise SystemExit("acclaunch: the training cannot be recorded in this process, which therefore ends: "
-                         f"{type(error).__name__}: {error}") from None
+            _engine.install()
 
 
 def load():
     """Torch calls this at the end of `import torch`. If acclaunch.c10d is being imported, and imports
     torch itself, the module is not complete yet: it finishes after this call."""
     quietly(_import)
-    _choose_recorder()
-    _choose_engine()
+    _install()
 
 
 def follow_environment():
@@ -70,5 +67,4 @@ def follow_environment():
     c10d = sys.modules.get("acclaunch.c10d")
     if c10d is not None:
         quietly(c10d.follow_environment)
-    _choose_recorder()
-    _choose_engine()
+    _install()
