@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/checkpoint/accelerate/state_files.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/local/local_layout.hpp"
 #include "state_dict/attempt.hpp"
 #include "state_dict/gathered.hpp"
+#include "state_dict/held_values.hpp"
 #include "state_dict/model_files.hpp"
 
 #include <cstddef>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace acc::state_dict {
 
@@ -24,12 +27,12 @@ inline torch::Sink counted(const torch::Sink& sink, ProgressMeter& meter) {
 
 // SHARDED_STATE_DICT: torch DCP folders, into which all ranks write their shards in parallel.
 
-/// A DCP folder to be written, and a source for its bytes. Valid as long as the model and the
-/// optimizer. The plan is the same on every rank.
+/// A DCP folder to be written, and a source for its bytes. The plan is the same on every rank.
 struct PlannedFolder {
   std::string name;  ///< in the save folder
   dcp::FolderPlan plan;
   dcp::FillChunk fill;
+  std::vector<HeldPtr> held;  ///< by PlannedChunk::source; null: a number that every rank has
 };
 
 /// Plans "pytorch_model_fsdp_<index>": parameters under each of their names, and buffers.
@@ -61,11 +64,15 @@ void write_weights_file(const std::filesystem::path& path, GatheredTensors& tens
 
 // LOCAL_STATE_DICT: each rank writes its shards as they are in memory.
 
-/// Returns the layout of the flat parameters. It is the same on every rank.
-LocalModel local_layout_of(detail::ModelState& model);
-/// Writes this rank's shards, with padding, under the keys of the layout, and the buffers, to a new
-/// file.
-void write_local_model(detail::ModelState& model, const LocalModel& layout,
-                       const std::filesystem::path& path, ProgressMeter& meter);
+/// This rank's file: its shards, with padding, under the keys of the layout, and the buffers.
+struct PlannedLocal {
+  LocalModel layout;  ///< of the flat parameters; the same on every rank
+  std::vector<accelerate::FullTensor> tensors;
+  std::vector<HeldPtr> held;  ///< by number of the tensor; names of one buffer share theirs
+};
+PlannedLocal plan_local_model(detail::ModelState& model);
+/// Writes the tensors to a new file.
+void write_local_model(const PlannedLocal& planned, const std::filesystem::path& path,
+                       ProgressMeter& meter);
 
 }  // namespace acc::state_dict

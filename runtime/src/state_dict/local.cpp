@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/accelerate/state_files.hpp"
-#include "state_dict/device_bytes.hpp"
 #include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
@@ -20,10 +19,8 @@ std::string key_of(const FlatParameter& flat, int number) {
          (number == 0 ? "" : "_" + std::to_string(number));
 }
 
-}  // namespace
-
-// Units of the same name get numbered keys, in the order of the model, which is the same on every
-// rank.
+/// Returns the layout of the flat parameters. It is the same on every rank. Units of the same name
+/// get numbered keys, in the order of the model.
 LocalModel local_layout_of(detail::ModelState& model) {
   LocalModel layout;
   std::map<std::string, int> numbers;
@@ -44,31 +41,31 @@ LocalModel local_layout_of(detail::ModelState& model) {
   return layout;
 }
 
-void write_local_model(detail::ModelState& model, const LocalModel& layout,
-                       const std::filesystem::path& path, ProgressMeter& meter) {
+}  // namespace
+
+PlannedLocal plan_local_model(detail::ModelState& model) {
+  PlannedLocal planned{.layout = local_layout_of(model), .tensors = {}, .held = {}};
   const auto arrays = weight_arrays(model);
-  std::vector<const acc::model::BufferRecord*> buffers;  // by item after the arrays
-  std::vector<accelerate::FullTensor> list;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    list.push_back(
-        {layout.flats[i].key, stored_dtype(arrays[i].dtype), Shape{arrays[i].flat->owned().numel}});
+    planned.tensors.push_back({planned.layout.flats[i].key, stored_dtype(arrays[i].dtype),
+                               Shape{arrays[i].flat->owned().numel}});
+    planned.held.push_back(hold(model, arrays[i]));
   }
   for (const auto* buffer : model.buffers()) {
+    const HeldPtr held = hold(model, *buffer);
     for (std::string& name : buffer->names()) {
-      list.push_back({std::move(name), stored_dtype(buffer->dtype, buffer->name), buffer->shape});
-      buffers.push_back(buffer);
+      planned.tensors.push_back(
+          {std::move(name), stored_dtype(buffer->dtype, buffer->name), buffer->shape});
+      planned.held.push_back(held);
     }
   }
-  accelerate::write_model_file(path, list, [&](std::size_t i, const torch::Sink& to) {
-    const torch::Sink sink = counted(to, meter);
-    if (i < arrays.size()) {
-      read_bytes(
-          *model.context().updater, arrays[i].values,
-          static_cast<std::size_t>(arrays[i].flat->owned().numel) * nbytes_of(arrays[i].dtype),
-          sink);
-    } else {
-      sink(acc::model::read_buffer(model.context(), *buffers[i - arrays.size()]));
-    }
+  return planned;
+}
+
+void write_local_model(const PlannedLocal& planned, const std::filesystem::path& path,
+                       ProgressMeter& meter) {
+  accelerate::write_model_file(path, planned.tensors, [&](std::size_t i, const torch::Sink& sink) {
+    planned.held[i]->read_all(counted(sink, meter));
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 
 namespace acc::state_dict {
 
@@ -28,6 +29,17 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
     }
   }
   return arrays;
+}
+
+HeldPtr hold(detail::ModelState& model, const FlatArray& array) {
+  const auto owned = array.flat->owned();
+  return std::make_shared<HeldValues>(*model.context().updater, array.values, owned.offset,
+                                      owned.numel, nbytes_of(array.dtype));
+}
+
+HeldPtr hold(detail::ModelState& model, const acc::model::BufferRecord& buffer) {
+  return std::make_shared<HeldValues>(*model.context().device, buffer.values->data(), 0,
+                                      buffer.numel, nbytes_of(buffer.dtype));
 }
 
 // Ignored parameters are whole on every rank. Without a sharded optimizer every rank has all master

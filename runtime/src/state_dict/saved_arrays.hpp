@@ -4,8 +4,10 @@
 #include "acc/base/progress.hpp"
 #include "acc/checkpoint/catalog/catalog.hpp"
 #include "acc/checkpoint/tensor/dtype.hpp"
+#include "model/buffers.hpp"
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
+#include "state_dict/held_values.hpp"
 
 #include <optional>
 #include <string>
@@ -25,6 +27,10 @@ struct FlatArray {
 };
 std::vector<FlatArray> weight_arrays(detail::ModelState& model);
 std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);
+
+/// Returns this rank's values of an array or of a buffer.
+HeldPtr hold(detail::ModelState& model, const FlatArray& array);
+HeldPtr hold(detail::ModelState& model, const acc::model::BufferRecord& buffer);
 
 /// Returns the number of shards into which a flat parameter is cut. Rank r holds shard r % shards,
 /// and ranks 0 to shards - 1 hold every shard once. 1: every rank holds all of it.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
-#include "state_dict/device_bytes.hpp"
 #include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
@@ -40,8 +39,7 @@ class FolderBuilder {
         add_tensor(std::move(path), stored_dtype(array.dtype), flat.parameters()[i].shape);
       }
     }
-    arrays_.push_back(std::move(cut));
-    sources_.push_back(of_flat(array));
+    add_array(std::move(cut), hold(model_, array));
   }
 
   // Buffers are equal on all ranks, so rank 0 writes them whole.
@@ -52,14 +50,7 @@ class FolderBuilder {
       cut.members.push_back({tensors_.size(), 0});
       add_tensor({std::move(name)}, stored_dtype(buffer.dtype, buffer.name), buffer.shape);
     }
-    arrays_.push_back(std::move(cut));
-    sources_.push_back(
-        [this_model = &model_, &buffer](std::int64_t begin, std::int64_t numel, const Sink& sink) {
-          const std::size_t size = nbytes_of(buffer.dtype);
-          const auto values = acc::model::read_buffer(this_model->context(), buffer);
-          sink(std::span(values).subspan(static_cast<std::size_t>(begin) * size,
-                                         static_cast<std::size_t>(numel) * size));
-        });
+    add_array(std::move(cut), hold(model_, buffer));
   }
 
   /// Adds a scalar for each of `paths`, all with `value`, which every rank knows.
@@ -70,6 +61,7 @@ class FolderBuilder {
       add_tensor(paths[static_cast<std::size_t>(i)], Dtype::f32, {});
     }
     arrays_.push_back(std::move(cut));
+    held_.push_back(nullptr);
     sources_.push_back([value](std::int64_t, std::int64_t count, const Sink& sink) {
       for (std::int64_t i = 0; i < count; ++i) {
         sink(std::as_bytes(std::span(&value, 1)));
@@ -91,18 +83,17 @@ class FolderBuilder {
             {std::move(tensors_), std::move(values_), ranks, std::move(rule)},
             [sources = std::move(sources_)](const dcp::PlannedChunk& chunk, const Sink& sink) {
               sources[chunk.source](chunk.source_begin, chunk.box.numel(), sink);
-            }};
+            },
+            std::move(held_)};
   }
 
  private:
-  [[nodiscard]] Source of_flat(const FlatArray& array) {
-    return [device = model_.context().updater.get(), array](std::int64_t begin, std::int64_t numel,
-                                                            const Sink& sink) {
-      const std::size_t size = nbytes_of(array.dtype);
-      const auto first = static_cast<std::size_t>(begin - array.flat->owned().offset);
-      read_bytes(*device, static_cast<const std::byte*>(array.values) + first * size,
-                 static_cast<std::size_t>(numel) * size, sink);
-    };
+  void add_array(dcp::CutArray cut, HeldPtr held) {
+    arrays_.push_back(std::move(cut));
+    sources_.push_back([held](std::int64_t begin, std::int64_t numel, const Sink& sink) {
+      held->read(begin, numel, sink);
+    });
+    held_.push_back(std::move(held));
   }
 
   void add_tensor(dcp::Path path, Dtype dtype, const Shape& shape) {
@@ -127,6 +118,7 @@ class FolderBuilder {
   std::vector<dcp::PlannedValue> values_;
   std::vector<dcp::CutArray> arrays_;
   std::vector<Source> sources_;
+  std::vector<HeldPtr> held_;
 };
 
 std::vector<dcp::Path> weight_paths(const ParameterRecord& record) {

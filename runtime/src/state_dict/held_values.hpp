@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/device.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+namespace acc::state_dict {
+
+/// Elements of an array that a save reads on this rank: in the array's own memory, or in a copy in
+/// host memory.
+class HeldValues {
+ public:
+  /// values: elements [first, first + numel) of the array, of `size` bytes each, in memory of
+  /// `device`. Both outlive this object, or the call of `copy_to`.
+  HeldValues(device::Device& device, const void* values, std::int64_t first, std::int64_t numel,
+             std::size_t size)
+      : device_(&device),
+        values_(static_cast<const std::byte*>(values)),
+        first_(first),
+        numel_(numel),
+        size_(size) {}
+
+  [[nodiscard]] std::size_t nbytes() const noexcept {
+    return static_cast<std::size_t>(numel_) * size_;
+  }
+  /// Passes elements [begin, begin + numel) of the array on, in order.
+  void read(std::int64_t begin, std::int64_t numel,
+            const std::function<void(std::span<const std::byte> bytes)>& visit) const;
+  void read_all(const std::function<void(std::span<const std::byte> bytes)>& visit) const {
+    read(first_, numel_, visit);
+  }
+
+ private:
+  device::Device* device_;
+  const std::byte* values_;
+  std::int64_t first_;
+  std::int64_t numel_;
+  std::size_t size_;
+};
+using HeldPtr = std::shared_ptr<HeldValues>;
+
+}  // namespace acc::state_dict

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state_dict/snapshot_writer.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/dcp/plan_json.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/pickle/source.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+namespace acc::state_dict {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Refuses names that no reader would return: not UTF-8, or reserved for the runtime.
+void check_names(const ProgramState& values) {
+  for (const auto& [name, value] : values) {
+    if (!pickle::is_utf8(name)) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("the name of a program's value is not UTF-8: '{}'", name));
+    }
+    if (name.starts_with(kSeedPrefix)) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("a program's value may not be named '{}': names that begin with {} "
+                              "are reserved for the runtime",
+                              name, kSeedPrefix));
+    }
+  }
+}
+
+}  // namespace
+
+SnapshotWriter::SnapshotWriter(const Snapshot& snapshot, const std::string& directory,
+                               std::uint32_t id, Existing existing, ProgressMeter& meter)
+    : snapshot_(snapshot),
+      directory_(directory),
+      id_(id),
+      existing_(existing),
+      meter_(meter),
+      expected_(snapshot.expected) {}
+
+void SnapshotWriter::write(Attempt& attempt) {
+  attempt([this] { begin(); });
+  attempt([this] {
+    for (const PlannedFolder& planned : snapshot_.folders) {
+      write_folder(planned);
+    }
+  });
+  for (const Snapshot::File& file : snapshot_.files) {
+    file.write(folder_ ? in_folder(file.name) : fs::path(file.name), attempt, meter_);
+  }
+  // A rank that finds its folder gone reports that instead of the write error it caused.
+  attempt.explain([this] { check_there(); });
+}
+
+// Names are checked here, inside of the attempt, so that an error on one rank reaches all.
+void SnapshotWriter::begin() {
+  folder_.emplace(directory_, accelerate::is_ours, id_, existing_);
+  check_names(snapshot_.state.program);
+  check_names(snapshot_.state.of_rank);
+  if (snapshot_.rank == 0) {
+    folder_->begin();
+  }
+  std::vector<std::string> names;
+  for (const PlannedFolder& planned : snapshot_.folders) {
+    names.push_back(planned.name);
+  }
+  folder_->make(names);
+}
+
+/// Throws if the temporary folder is gone, which explains why a file could not be written.
+void SnapshotWriter::check_there() const {
+  if (folder_) {
+    folder_->check_there();
+  }
+}
+
+// Rank 0 computes the expected size of every rank's file from the plan; no rank reports it.
+void SnapshotWriter::write_folder(const PlannedFolder& planned) {
+  dcp::write_rank_file(in_folder(planned.name), planned.plan, snapshot_.rank,
+                       [&](const dcp::PlannedChunk& chunk, const torch::Sink& sink) {
+                         planned.fill(chunk, counted(sink, meter_));
+                       });
+  if (snapshot_.rank != 0) {
+    return;
+  }
+  const auto written = dcp::write_metadata_file(in_folder(planned.name), planned.plan);
+  plans_[planned.name] = dcp::format_plan(planned.plan);
+  for (int rank = 0; rank < snapshot_.ranks; ++rank) {
+    expected_.push_back({.path = planned.name + "/" + dcp::file_name(rank),
+                         .rank = rank,
+                         .nbytes = dcp::plan_file(planned.plan, rank).nbytes});
+  }
+  expected_.push_back({.path = planned.name + "/" + dcp::kMetadataFile,
+                       .nbytes = written.nbytes,
+                       .crc32 = written.crc32});
+}
+
+void SnapshotWriter::commit() {
+  check_there();
+  Manifest manifest = snapshot_.manifest;
+  manifest.plans = plans_;
+  for (const Snapshot::Expected& each : expected_) {
+    manifest.files.push_back(found(each));
+  }
+  OutputFile file(in_folder(kManifestFile));
+  file.write(format_manifest(manifest));
+  file.close();
+  folder_->commit();
+}
+
+// Checks that rank 0 sees a rank's file, which fails if the machines do not share the folder.
+Manifest::File SnapshotWriter::found(const Snapshot::Expected& each) const {
+  const fs::path path = in_folder(each.path);
+  std::error_code error;
+  const std::uintmax_t nbytes = fs::file_size(path, error);
+  if (error || (each.nbytes && nbytes != *each.nbytes)) {
+    throw Error(
+        Errc::disagreement,
+        fmt::format("rank {} wrote no file {} that rank 0 can see: {}; all machines must share "
+                    "the checkpoint's folder",
+                    each.rank, path.string(),
+                    error ? error.message()
+                          : fmt::format("expected {} bytes, found {}", *each.nbytes, nbytes)),
+        each.rank);
+  }
+  return {each.path, nbytes, each.is_small ? crc32_of(InputFile(path), 0, nbytes) : each.crc32};
+}
+
+void SnapshotWriter::abandon() noexcept {
+  if (snapshot_.rank == 0 && folder_) {
+    folder_->abandon();
+  }
+}
+
+}  // namespace acc::state_dict
