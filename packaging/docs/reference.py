@@ -17,11 +17,13 @@ HEADERS = {
         "runtime/include/acc/runtime.hpp", "runtime/include/acc/runtime/types.hpp",
         "runtime/include/acc/runtime/initializer.hpp", "runtime/include/acc/runtime/optimizers.hpp",
         "runtime/include/acc/runtime/lr_schedule.hpp", "runtime/include/acc/runtime/checkpoint_series.hpp",
-        "runtime/include/acc/runtime/reports.hpp", "plugins/include/acc/base/error.hpp",
+        "runtime/include/acc/runtime/data_order.hpp", "runtime/include/acc/runtime/reports.hpp",
+        "plugins/include/acc/base/error.hpp",
         "plugins/include/acc/settings/fsdp_plugin.hpp", "plugins/include/acc/settings/deepspeed_plugin.hpp",
         "runtime/torch/include/acc/torch.hpp"]),
     "c": ("C", [
         "runtime/include/acc/runtime.h", "runtime/include/acc/runtime_checkpoint.h",
+        "runtime/include/acc/runtime_data.h",
         "runtime/include/acc/collectives.h"]),
 }
 SECTION = re.compile(r"^/\* -+ (.+?) -+ ?\*/$")

@@ -38,8 +38,8 @@ def _or_end(failure):
 
 
 def _install():
-    """Installs what the launcher was told to use: the recorder of `acclaunch compare`, and this package's engine
-    (--engine acc)."""
+    """Installs what the launcher was told to use: the recorder of `acclaunch compare`, this package's engine
+    (--engine acc), and its order of samples (--data_order acc)."""
     if os.environ.get("ACC_RECORD"):
         with _or_end("the training cannot be recorded"):
             from acclaunch import _recorder
@@ -53,6 +53,14 @@ def _install():
             from acclaunch import _engine
 
             _engine.install()
+    order = os.environ.get("ACC_DATA_ORDER", "")
+    if order not in ("", "torch"):
+        with _or_end("the order of samples acc cannot be used"):
+            if order != "acc":
+                raise ValueError(f"ACC_DATA_ORDER is '{order}', expected torch or acc")
+            from acclaunch import _accelerate_data
+
+            _accelerate_data.install()
 
 
 def load():

@@ -33,8 +33,8 @@ NOT_RUN = (
     (r"acc-rendezvous (init-tls|tunnel|ctl|job-token|reader-token|rotate-token)", "the tests secure_rendezvous, administration and monitoring"),
     (r"acclaunch doctor", "measures several machines; the test cluster_doctor"),
     (r"acclaunch (stacks \d|status( \d|$)|dump \d|top( |$))|torchfrtrace ", "needs a running job; the tests status_test, top and flight_dump"),
-    (r"acclaunch (trace|plot|merge-weights|reshard|convert|inspect|verify)\b", "needs the files of a run; "
-     "trace_test, checkpoint_commands_test"),
+    (r"acclaunch (data|trace|plot|merge-weights|reshard|convert|inspect|verify)\b", "needs the files of a run; "
+     "trace_test, checkpoint_commands_test, data_record_test"),
     (r"(ACC_RECORD=\S+ )?acclaunch compare\b|ACC_RECORD=", "trains twice; the test compare"),
     (r"acclaunch(-\w+)? config\b", "asks on a terminal; config_test"),
     (r"export |\. |source |cd ", "changes the shell only"),
@@ -42,7 +42,7 @@ NOT_RUN = (
     (r"acclaunch … ", "abbreviates the line above it"),
 )
 LAUNCH = re.compile(r"^((?:\w+=\S+ )*)(?:mpirun .*?|mpiexec .*?|srun .*?|flux run .*?|exec )?"
-                    r"(?:\S*/)?acclaunch (?!doctor|status|stacks|trace|plot|top|dump|compare)(.*)$")
+                    r"(?:\S*/)?acclaunch (?!doctor|status|stacks|trace|plot|top|dump|compare|data check)(.*)$")
 OURS = re.compile(r"^(\w+=\S+ )*(\./)?(\S*bin/)?((acclaunch|acc-rendezvous|mpirun|mpiexec|srun|sbatch) |scripts/)")
 
 

@@ -106,7 +106,7 @@ void BatchFile::check_vocabulary(std::int64_t vocab) const {
   }
 }
 
-void BatchFile::read(BatchPosition position, Batch& batch) const {
+void BatchFile::read(const BatchPosition& position, Batch& batch) const {
   const std::int64_t T = batch.shape.time;
   const std::int64_t first_row = position.step * shape_.rows + position.sequence;
   for (std::int64_t n = 0; n < batch.shape.rows(); ++n) {

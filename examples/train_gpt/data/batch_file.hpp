@@ -26,7 +26,10 @@ class BatchFile final : public DataSource {
  public:
   BatchFile(const std::string& path, std::int64_t vocab);
 
-  void read(BatchPosition position, Batch& batch) const override;
+  void read(const BatchPosition& position, Batch& batch) const override;
+  [[nodiscard]] std::int64_t tokens() const override {
+    return shape_.steps * shape_.rows * shape_.columns;
+  }
 
  private:
   [[nodiscard]] std::int32_t id(std::int64_t index) const;

@@ -3,7 +3,10 @@
 
 #include "data/batch.hpp"
 
+#include <acc/runtime/data_order.hpp>
+
 #include <cstdint>
+#include <span>
 
 namespace train_gpt {
 
@@ -21,16 +24,19 @@ struct DataParallel {
 struct BatchPosition {
   std::int64_t step;      ///< number of optimizer steps before this one, over all resumed runs
   std::int64_t sequence;  ///< index of its first sequence in the step's global batch
+  /// With --once_per_epoch, its sequences: number n begins at token n * seq_len. Else empty.
+  std::span<const acc::DataSample> windows = {};
 };
 
 /// Training data. A sequence is a pure function of the seed, the step and its index in the step's
-/// global batch. So a resumed run gets the same data as an uninterrupted one, with any number of
-/// ranks.
+/// global batch, or of its number among all sequences. So a resumed run gets the same data as an
+/// uninterrupted one, with any number of ranks.
 class DataSource {
  public:
   virtual ~DataSource() = default;
   /// Fills `batch`. Its shape gives the number and the length of the sequences.
-  virtual void read(BatchPosition position, Batch& batch) const = 0;
+  virtual void read(const BatchPosition& position, Batch& batch) const = 0;
+  [[nodiscard]] virtual std::int64_t tokens() const = 0;  ///< number of all tokens
 };
 
 }  // namespace train_gpt

@@ -96,18 +96,26 @@ std::int32_t TokenFiles::id(std::int64_t index) const {
   return id(segment, index - segment.first);
 }
 
-void TokenFiles::read(BatchPosition position, Batch& batch) const {
+std::int64_t TokenFiles::start(const BatchPosition& position, std::int64_t sequence,
+                               std::int64_t seq_len) const {
+  if (!position.windows.empty()) {
+    return position.windows[static_cast<std::size_t>(sequence)].index * seq_len;
+  }
+  // Depends only on seed, step and the sequence's index, not on the number of ranks.
+  const std::uint64_t draw =
+      random_bits({seed_, static_cast<std::uint64_t>(position.step),
+                   static_cast<std::uint64_t>(position.sequence + sequence)});
+  return static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(count_ - seq_len));
+}
+
+void TokenFiles::read(const BatchPosition& position, Batch& batch) const {
   const std::int64_t T = batch.shape.time;
-  const auto starts = static_cast<std::uint64_t>(count_ - T);
   for (std::int64_t b = 0; b < batch.shape.batch; ++b) {
-    // Depends only on seed, step and the sequence's index, not on the number of ranks.
-    const std::uint64_t draw = random_bits({seed_, static_cast<std::uint64_t>(position.step),
-                                            static_cast<std::uint64_t>(position.sequence + b)});
-    const auto start = static_cast<std::int64_t>(draw % starts);
+    const std::int64_t first = start(position, b, T);
     for (std::int64_t t = 0; t < T; ++t) {
       const auto n = static_cast<std::size_t>(b * T + t);
-      batch.inputs[n] = id(start + t);
-      batch.targets[n] = id(start + t + 1);
+      batch.inputs[n] = id(first + t);
+      batch.targets[n] = id(first + t + 1);
     }
   }
 }

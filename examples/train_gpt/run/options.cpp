@@ -42,6 +42,10 @@ void add_data_options(CLI::App& app, Raw& raw) {
       ->type_name("FILE.npy")
       ->excludes(data, tokens);
   tokens->excludes(data);
+  app.add_flag("--once_per_epoch", raw.options.once_per_epoch,
+               "use each window of seq_len tokens once per epoch, instead of windows at random "
+               "positions")
+      ->excludes(app.get_option("--batches"));
 }
 
 void add_model_options(CLI::App& app, Raw& raw) {

@@ -36,8 +36,9 @@ struct Options {
   std::optional<double> grad_clip;  ///< global norm; absent: the launcher's setting
   double clip_value = 0.0;          ///< bound for each element of the gradient; 0: none
   Schedule schedule = Schedule::constant;
-  std::int64_t warmup = 0;  ///< steps in which the learning rate rises linearly from 0
-  bool no_sync = false;     ///< reduce gradients only in the last micro-step of a step
+  std::int64_t warmup = 0;      ///< steps in which the learning rate rises linearly from 0
+  bool once_per_epoch = false;  ///< use each window of seq_len tokens once per epoch
+  bool no_sync = false;         ///< reduce gradients only in the last micro-step of a step
   /// The given flags that define the optimizer. They contradict an optimizer in a DeepSpeed file.
   std::vector<std::string> optimizer_flags;
   std::uint64_t seed = 0;

@@ -17,8 +17,10 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace train_gpt {
 namespace {
@@ -68,8 +70,12 @@ acc::Optimizer make_optimizer(const acc::Runtime& runtime, const Options& option
 // Key of the step number in the program state that a checkpoint carries.
 constexpr const char* kStepKey = "step";
 
-acc::SavedState saved_state(std::int64_t step) {
-  return {.program = {{kStepKey, step}}, .of_rank = {}};
+acc::SavedState saved_state(std::int64_t step, const std::optional<acc::DataOrder>& order) {
+  acc::SavedState state{.program = {{kStepKey, step}}, .of_rank = {}};
+  if (order) {
+    state.program.merge(order->state());
+  }
+  return state;
 }
 
 /// Returns the number of the last step before a checkpoint was saved: the number that this program
@@ -103,6 +109,7 @@ class Trainer {
         parallel_(data_parallel(runtime)),
         global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
+        order_(data_order(runtime, options, data_.get())),
         model_(runtime.model(options.seed,
                              {.dtype = options.dtype,
                               .bfloat16_on_cpu = has_bf16_products(),
@@ -165,7 +172,11 @@ class Trainer {
     if (from.empty()) {
       return 0;
     }
-    const std::int64_t step = step_of(runtime_.load(from, model_, optimizer_), optimizer_);
+    const acc::SavedState state = runtime_.load(from, model_, optimizer_);
+    const std::int64_t step = step_of(state, optimizer_);
+    if (order_ && !order_->load(state.program) && runtime_.rank() == 0) {
+      std::printf("%s has no position in the data: the first epoch begins\n", from.c_str());
+    }
     if (runtime_.rank() == 0) {
       std::printf("resuming from step %lld (%s)\n", static_cast<long long>(step), from.c_str());
       std::fflush(stdout);
@@ -210,7 +221,7 @@ class Trainer {
         previous = std::move(issued);
       }
       if (saves) {
-        series_->save(model_, optimizer_, saved_state(done));
+        series_->save(model_, optimizer_, saved_state(done, order_));
       }
       if (signal != 0 && !last) {
         announce_end(signal, done);
@@ -239,6 +250,11 @@ class Trainer {
   /// Issues one optimizer step of all micro-steps.
   IssuedResult train_step(std::int64_t step) {
     model_.reset_traffic();
+    std::optional<acc::DataBatch> windows;
+    if (order_) {
+      windows = order_->next(global_batch_.sequences());
+      used_.clear();
+    }
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
       // Under no_sync gradients stay on their rank until the last micro-step reduces their sum.
       const bool reduced = !options_.no_sync || micro_step + 1 == parallel_.micro_steps;
@@ -246,12 +262,24 @@ class Trainer {
       const Share share = global_batch_.share(micro_step);
       shape_batch(batch_, share, options_.seq_len);
       batch_.loss_scale = static_cast<float>(optimizer_.loss_scale());
-      data_->read({.step = step, .sequence = share.first}, batch_);
+      const std::size_t before = used_.size();
+      if (windows) {
+        used_.resize(before + static_cast<std::size_t>(share.count));
+        order_->samples(*windows, {share.first, share.count}, std::span(used_).subspan(before));
+      }
+      data_->read(
+          {.step = step, .sequence = share.first, .windows = std::span(used_).subspan(before)},
+          batch_);
       gpt_->train(batch_);
     }
-    return {.step = step + 1,
-            .optimizer = optimizer_.issue_step(),
-            .loss = gpt_->take_loss(runtime_, static_cast<double>(parallel_.micro_steps))};
+    IssuedResult issued = {
+        .step = step + 1,
+        .optimizer = optimizer_.issue_step(),
+        .loss = gpt_->take_loss(runtime_, static_cast<double>(parallel_.micro_steps))};
+    if (windows) {
+      order_->advance(*windows, used_);
+    }
+    return issued;
   }
 
   /// Waits for the results of a step. Its time counts from the end of the step before it, or from
@@ -278,7 +306,7 @@ class Trainer {
 
   void finish() {
     if (!options_.save.empty()) {
-      runtime_.save(options_.save, model_, optimizer_, saved_state(options_.steps));
+      runtime_.save(options_.save, model_, optimizer_, saved_state(options_.steps, order_));
     }
     if (!options_.export_to.empty()) {
       model_.export_weights(options_.export_to);
@@ -303,7 +331,9 @@ class Trainer {
   const Options& options_;
   DataParallel parallel_;
   GlobalBatch global_batch_;
-  std::unique_ptr<DataSource> data_;  // opened before the model, so that wrong data fail early
+  std::unique_ptr<DataSource> data_;     // opened before the model, so that wrong data fail early
+  std::optional<acc::DataOrder> order_;  // of windows; absent: they are at random positions
+  std::vector<acc::DataSample> used_;    // windows of this rank in the present step
   acc::Model model_;
   std::unique_ptr<LanguageModel> gpt_;
   acc::Optimizer optimizer_;

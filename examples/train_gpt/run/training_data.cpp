@@ -38,6 +38,18 @@ std::unique_ptr<DataSource> open_data(const Options& options, DataParallel paral
                                       options.seed, parallel);
 }
 
+std::optional<acc::DataOrder> data_order(const acc::Runtime& runtime, const Options& options,
+                                         const DataSource* data) {
+  if (!options.once_per_epoch || data == nullptr) {
+    return std::nullopt;
+  }
+  // All batches have the same size, so that ranks have equal shares: the last one of an epoch is
+  // filled with windows of the next.
+  return acc::DataOrder(runtime, {.sources = {{.samples = (data->tokens() - 1) / options.seq_len}},
+                                  .seed = options.seed,
+                                  .last_batch = acc::LastBatch::next_epoch});
+}
+
 GlobalBatch global_batch(const Options& options, DataParallel parallel) {
   constexpr std::int64_t kMicroBatch = 4;
   if (!options.batches.empty()) {

@@ -5,7 +5,10 @@
 #include "data/global_batch.hpp"
 #include "run/options.hpp"
 
+#include <acc/runtime/data_order.hpp>
+
 #include <memory>
+#include <optional>
 
 namespace train_gpt {
 
@@ -13,6 +16,10 @@ namespace train_gpt {
 /// large data each rank checks its share. Throws Error(config) with the file, and for an id outside
 /// the vocabulary with its position.
 std::unique_ptr<DataSource> open_data(const Options& options, DataParallel parallel);
+
+/// Returns the order of all windows of seq_len tokens and their targets, with --once_per_epoch.
+std::optional<acc::DataOrder> data_order(const acc::Runtime& runtime, const Options& options,
+                                         const DataSource* data);
 
 /// Returns the global batch: the rows per step of the batches file, or --global_batch, or
 /// --micro_batch (default 4) sequences per rank and micro-step. Throws Error(config) if the batches

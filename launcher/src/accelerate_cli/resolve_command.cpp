@@ -2,6 +2,7 @@
 // Stage `choose_command`: the command line of the workers, or of the tool that starts them (mpirun,
 // deepspeed), with the arguments that Accelerate gives it. Also the checks that need the program's
 // Python.
+#include "acc/base/variables.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
@@ -45,11 +46,15 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
                    {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
     const bool records = !host::value_of(draft.environment, host::variables.record).empty();
     const bool has_engine = draft.settings.choice("engine"_key) != "torch";
+    const bool has_order = draft.settings.choice("data_order"_key) != "torch";
     std::vector<host::OwnVariable> passed_on;  // else other machines would not load our package
     if (has_engine) {
       passed_on.push_back(host::variables.engine);
     }
-    if (has_engine || records) {
+    if (has_order) {
+      passed_on.push_back({kDataOrderVariable, ""});
+    }
+    if (has_engine || has_order || records) {
       passed_on.push_back(host::variables.python_path);
     }
     if (records) {

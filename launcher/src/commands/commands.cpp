@@ -42,6 +42,8 @@ std::span<const SubCommand> sub_commands() noexcept {
       SubCommand{"stacks", "prints the stacks of running workers", commands::stacks_command},
       SubCommand{"dump", "writes the last collectives of running ranks, for torchfrtrace",
                  commands::dump_command},
+      SubCommand{"data", "proves from records that a training has used each sample once",
+                 commands::data_command},
       SubCommand{"plot", "draws metrics files as one HTML page", commands::plot_command},
       SubCommand{"trace", "merges timelines of machines, or says where the time went",
                  commands::trace_command},

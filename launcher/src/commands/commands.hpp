@@ -18,6 +18,7 @@ int completion_command(std::span<const std::string> arguments);
 int config_command(std::span<const std::string> arguments);
 int convert_command(std::span<const std::string> arguments);
 int convert_config_command(std::span<const std::string> arguments);
+int data_command(std::span<const std::string> arguments);
 int dump_command(std::span<const std::string> arguments);
 int env_command(std::span<const std::string> arguments);
 int estimate_memory_command(std::span<const std::string> arguments);

@@ -6,6 +6,7 @@
 
 #include "acc/base/hash.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/launcher/setting_keys.hpp"
 #include "host/own_variables.hpp"
 
@@ -169,6 +170,8 @@ Terms agreed_terms(const LaunchPlan& plan) {
   terms.emplace_back("the device", settings::to_string(plan.device));
   terms.emplace_back("the engine",
                      host::value_of(plan.variables.set, host::variables.engine, "torch"));
+  const auto order = plan.variables.set.find(kDataOrderVariable);
+  terms.emplace_back("the data order", order == plan.variables.set.end() ? "torch" : order->second);
   terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();
   add_settings(plan.settings, plan.mode, terms);

@@ -3,6 +3,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/rendezvous/etcd_address.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
@@ -188,6 +189,7 @@ OutputPlan read_output(Draft& draft, const std::string& run_id, const RankLayout
   output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"_key));
   output.folds_lines = draft.settings.boolean("fold_lines"_key);
   output.trace_directory = named_folder(draft.given("trace"_key), draft.facts.working_directory);
+  output.data_record = named_folder(draft.given("data_record"_key), draft.facts.working_directory);
   status_endpoint(draft.settings);  // throws for a wrong one
   output.status_line = !draft.settings.boolean("no_status_line"_key);
   if (!output.to_file.empty() && words.log_dir.value.empty()) {
@@ -276,8 +278,9 @@ void check_package(const Draft& draft, const std::string& asks, const WorkerVari
 }  // namespace
 
 // Torch finds the entry point of the package in PYTHONPATH, and the settings' variables tell it
-// what to replace: gloo (docs/c10d.md), or torch's engine; a recording needs it too. The engine's
-// variable follows the setting, and not what the launcher inherited.
+// what to replace: gloo (docs/c10d.md), torch's engine, or the order of Accelerate's loaders
+// (docs/data.md); a recording needs it too. The engine's variable follows the setting, and not what
+// the launcher inherited.
 void load_package(Draft& draft, WorkerVariables& workers) {
   const std::string engine(host::variables.engine.name);
   const std::string of_worker = host::value_of(workers.set, host::variables.engine);
@@ -287,7 +290,8 @@ void load_package(Draft& draft, WorkerVariables& workers) {
   workers.set.erase(engine);
   workers.removed.insert(engine);
   const std::array choices = {std::pair{"cpu_backend"_key, std::string("ACC_CPU_BACKEND")},
-                              std::pair{"engine"_key, engine}};
+                              std::pair{"engine"_key, engine},
+                              std::pair{"data_order"_key, std::string(kDataOrderVariable)}};
   // A program without Python records by libacc_runtime alone.
   const std::string& packages = draft.facts.python_packages.string();
   bool loads =

@@ -199,6 +199,12 @@ settings::Environment worker_environment(const LaunchPlan& plan, const Assignmen
   if (!plan.output.trace_directory.empty()) {
     result[kTraceVariable] = trace_file(plan.output, assignment.machine_rank);
   }
+  if (!plan.output.data_record.empty()) {
+    result[kDataRecordVariable] = plan.output.data_record;
+  }
+  if (result.contains(kDataRecordVariable)) {
+    result[kDataRoundVariable] = std::to_string(assignment.round);
+  }
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[settings::kJobSecretVariable] = assignment.secret;
   }

@@ -93,6 +93,16 @@ std::chrono::seconds read_collective_timeout(const Environment& environment) {
   return std::chrono::seconds(*seconds);
 }
 
+/// Number of the job's round, which only an acclaunch that records data sets.
+int read_data_round(const Environment& environment) {
+  const std::string text = variable(environment, kDataRoundVariable, "0");
+  const std::optional<int> round = read_number(text);
+  if (!round) {
+    throw bad_variable(kDataRoundVariable, text, "a number");
+  }
+  return *round;
+}
+
 int read_record_steps(const Environment& environment) {
   const std::string text = variable(environment, kRecordStepsVariable, "");
   if (text.empty()) {
@@ -243,6 +253,8 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.recording.folder = variable(environment, kRecordVariable, "");
   faults.collect([&] { result.recording.steps = read_record_steps(environment); });
+  result.data_record.folder = variable(environment, kDataRecordVariable);
+  faults.collect([&] { result.data_record.round = read_data_round(environment); });
   result.identity = read_identity(environment, faults);
   // The fp8 settings are for the program (fp8_settings).
   Settings settings = read_settings(environment, faults, [&](const SettingRow& row) {

@@ -6,7 +6,9 @@
 #include "acc/runtime.h"
 #include "acc/runtime.hpp"
 #include "acc/runtime/checkpoint_series.hpp"
+#include "acc/runtime/data_order.hpp"
 #include "acc/runtime_checkpoint.h"
+#include "acc/runtime_data.h"
 
 #include <bit>
 #include <cstring>
@@ -62,6 +64,10 @@ struct acc_saved_activation {
 };
 struct acc_program_state {
   acc::SavedState value;
+};
+struct acc_data_order {  // without an owner: the workers of a loader, which are forked, may read it
+  acc::DataOrder value;
+  acc::ProgramState state = {};  ///< values of the last acc_data_order_state
 };
 struct acc_checkpoint_series {
   acc::CheckpointSeries value;
@@ -221,6 +227,11 @@ void for_each_of(const T* first, std::size_t count, const std::string& name, con
     visit(each);
   }
 }
+
+/// Reads an array of values of the program.
+SavedState state_of(const acc_program_value* values, std::size_t count);
+/// Returns a value of the program in C. It points into `name` and `value`.
+acc_program_value value_to_c(const std::string& name, const ProgramValue& value, bool of_rank);
 
 /// Copies to the caller's struct the fields that the caller's header has.
 template <typename Report>

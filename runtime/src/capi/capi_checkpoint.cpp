@@ -27,7 +27,9 @@ acc::ProgramValue value_of(const acc_program_value& value) {
   throw Error(Errc::invalid_argument, "values[].kind: unknown kind " + std::to_string(value.kind));
 }
 
-acc::SavedState state_of(const acc_program_value* values, std::size_t count) {
+}  // namespace
+
+acc::SavedState acc::capi::state_of(const acc_program_value* values, std::size_t count) {
   acc::SavedState state;
   for_each_of(values, count, "values", [&](const acc_program_value& each) {
     const auto v = config_of<acc_program_value>(&each, ACC_PROGRAM_VALUE_INITIALIZER, "values[]");
@@ -37,9 +39,8 @@ acc::SavedState state_of(const acc_program_value* values, std::size_t count) {
   return state;
 }
 
-// The result points into `name` and `value`, which belong to the acc_program_state.
-acc_program_value value_to_c(const std::string& name, const acc::ProgramValue& value,
-                             bool of_rank) {
+acc_program_value acc::capi::value_to_c(const std::string& name, const acc::ProgramValue& value,
+                                        bool of_rank) {
   acc_program_value result = ACC_PROGRAM_VALUE_INITIALIZER;
   result.name = name.c_str();
   result.of_rank = of_rank ? 1 : 0;
@@ -56,6 +57,8 @@ acc_program_value value_to_c(const std::string& name, const acc::ProgramValue& v
   }
   return result;
 }
+
+namespace {
 
 void get_value(const acc::ProgramState& values, const char* name, bool of_rank,
                acc_program_value* to) {

@@ -337,6 +337,8 @@ TEST_CASE("variables that only the runtime reads") {
                                                {"ACC_NCCL_SPLIT_SHARE", "1"},
                                                {"ACC_SHARE_GPUS", "1"},
                                                {"ACC_CHECK", "1"},
+                                               {"ACC_DATA_RECORD", "samples"},
+                                               {"ACC_DATA_ROUND", "3"},
                                                {"ACC_TRACE", "trace.json"},
                                                {"ACC_FLIGHT_RECORD", "record"}}));
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
@@ -345,6 +347,7 @@ TEST_CASE("variables that only the runtime reads") {
   CHECK(settings.nccl == NcclOptions{.zero_sm = true, .split_share = true});
   CHECK(settings.share_gpus);
   CHECK(settings.check);
+  CHECK(settings.data_record == RuntimeSettings::DataRecord{.folder = "samples", .round = 3});
   CHECK(settings.trace == "trace.json");
   CHECK(settings.flight_record == "record");
 }

@@ -79,6 +79,7 @@ struct OutputPlan {
   bool folds_lines = false;
   bool status_line = true;      ///< show the status line if stderr is a terminal
   std::string trace_directory;  ///< folder for timelines of the ranks; empty: none
+  std::string data_record;      ///< folder for the samples that ranks use; empty: none
 };
 
 /// Returns the path of a file of all workers in one round: in the folder `attempt_N`. A temporary

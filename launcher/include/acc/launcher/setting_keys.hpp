@@ -62,6 +62,9 @@ inline constexpr std::array kCommon = {
     SettingRow{.key = "trace", .group = Group::output, .flag = Flag::value, .in_file = false,
                .help = "folder for timelines of the ranks, one file per machine, for Perfetto and "
                        "`acclaunch trace`; of programs that use libacc_runtime"},
+    SettingRow{.key = "data_record", .group = Group::output, .flag = Flag::value, .in_file = false,
+               .help = "folder in which each rank records the samples that it uses, for `acclaunch "
+                       "data check`; of programs that use DataOrder or acclaunch.data"},
     SettingRow{.key = "status_port", .group = Group::output, .flag = Flag::value, .in_file = false,
                .help = "PORT or HOST:PORT at which the job can be watched by HTTP (docs/api.md), on "
                        "127.0.0.1 without a HOST; 0: a free port, which is printed. For a job of "

@@ -12,6 +12,12 @@ namespace acc {
 // one part is named there; no name is a literal in two files (the test `structure`).
 
 inline constexpr const char* kCudaVisibleVariable = "CUDA_VISIBLE_DEVICES";
+/// `acc`: loaders that Accelerate prepares use the order of acclaunch.data.
+inline constexpr const char* kDataOrderVariable = "ACC_DATA_ORDER";
+// Record of the samples that a training uses (docs/data.md): its folder, and the number of the job's
+// round.
+inline constexpr const char* kDataRecordVariable = "ACC_DATA_RECORD";
+inline constexpr const char* kDataRoundVariable = "ACC_DATA_ROUND";
 inline constexpr const char* kDeviceVariable = "ACC_DEVICE";
 /// Number of ranks of each machine, "4,4,2", if machines differ.
 inline constexpr const char* kLocalWorldSizesVariable = "ACC_LOCAL_WORLD_SIZES";

@@ -99,6 +99,11 @@ return std::array{
                .type = Type::choice, .fallback = "torch", .allowed = "torch|acc",
                .help = "engine of Python programs that shard with FSDP, Accelerate or DeepSpeed; "
                        "acc: libacc_runtime; also $ACC_ENGINE"},
+    SettingRow{.section = launch, .key = "data_order", .group = Group::mode, .flag = Flag::value,
+               .type = Type::choice, .fallback = "torch", .allowed = "torch|acc",
+               .help = "order in which loaders that Accelerate prepares use their samples; acc: "
+                       "each sample of an epoch once, also after restarts with another number of "
+                       "workers"},
     SettingRow{.section = launch, .key = "num_processes", .group = Group::workers,
                .flag = Flag::value, .type = Type::integer, .allowed = "1..1000000",
                .help = "number of workers on all machines together; default: number of GPUs, "
@@ -710,6 +715,6 @@ consteval SettingKey operator""_key(const char* text, std::size_t size) {
 
 /// The settings of this table that every front end has: acclaunch's own, which no other launcher
 /// has.
-inline constexpr std::array kOfEveryFrontEnd = {"preload"_key, "engine"_key};
+inline constexpr std::array kOfEveryFrontEnd = {"preload"_key, "engine"_key, "data_order"_key};
 
 }  // namespace acc::settings

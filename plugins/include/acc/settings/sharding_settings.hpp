@@ -200,6 +200,13 @@ struct RuntimeSettings {
     bool operator==(const Recording&) const = default;
   };
   Recording recording;
+  /// Where DataOrder records the samples that this rank uses.
+  struct DataRecord {
+    std::string folder;  ///< ACC_DATA_RECORD; empty: nowhere
+    int round = 0;       ///< ACC_DATA_ROUND: number of the job's round
+    bool operator==(const DataRecord&) const = default;
+  };
+  DataRecord data_record;
 
   bool operator==(const RuntimeSettings&) const = default;
 };
