@@ -75,6 +75,7 @@ _CALLS = {
     "acc_data_order_load_values": (_POINTER, _VALUES, c.c_size_t),
 }
 _VALUES_OF_STATE = 16
+_STATE = ("seed", "shuffle", "samples", "sources", "weights", "epoch", "offset", "token", "attempt")  # names of values
 
 
 def _library():
@@ -267,9 +268,8 @@ class DataOrder:
         """Goes on at the position of a checkpoint. state: what `state_dict` has returned, or what `runtime.load` has.
         Raises NotFoundError if it has no position of an order with this name, ConfigError for that of another order
         (another seed, number of samples or weight)."""
-        names = [each for each in self.state_dict()]
         prefix = f"acc.data.{self.name}." if self.name else "acc.data."
-        found = {name: state.get(name) for name in {*names, prefix + "attempt"}}
+        found = {prefix + name: state.get(prefix + name) for name in _STATE}
         found = {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()
                  if value is not None}
         values = (ProgramValue * len(found))()

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -132,12 +133,12 @@ def kills_of_train_gpt(folder):
     launch(*flags, "--num_processes", 3, *train, *saves, "--steps", 14)
     victim = subprocess.Popen(
         [ACCLAUNCH, *map(str, flags), "--num_processes", "2", "--max_restarts", "1", "--restart_backoff", "0", "/bin/sh", "-c",
-         'echo pid $$; exec "$@"', "sh", *map(str, [*train, *saves]), "--steps", "1000000"],
+         'echo begins as $$; exec "$@"', "sh", *map(str, [*train, *saves]), "--steps", "1000000"],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     pids, is_killed = [], False
     for line in victim.stdout:  # awaits steps, then kills a worker, and after steps of its restart the launcher
-        if "pid " in line:
-            pids.append(int(line.split("pid ")[1]))
+        if found := re.search(r"begins as (\d+)$", line):
+            pids.append(int(found[1]))
         if "tokens/s" in line and len(pids) == 2 and not is_killed:
             os.kill(pids[1], signal.SIGKILL)
             is_killed = True
