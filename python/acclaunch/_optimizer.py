@@ -15,7 +15,8 @@ from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, L
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
-__all__ = ["AdamW", "SGD", "Lion", "Optimizer", "Step", "TorchOptimizer", "optimizer_from_settings"]
+__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Optimizer", "Step", "TorchOptimizer",
+           "optimizer_from_settings"]
 
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
 
@@ -318,12 +319,37 @@ def _named(module, name, groups, **coefficients):
         (c.c_double * len(values))(*values), len(names), *_groups(groups)))
 
 
-def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, groups=()):
+def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, groups=()):
     """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
     own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. Collective. Raises
     InvalidArgumentError if a name matches no parameter or two groups have the same one."""
     return _named(module, "adamw", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
-                  weight_decay=weight_decay)
+                  weight_decay=weight_decay, amsgrad=amsgrad)
+
+
+def Adam(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, groups=()):
+    """Adam with the rule and defaults of torch.optim.Adam, which adds the weight decay to the gradient; groups as in
+    AdamW. Collective."""
+    return _named(module, "adam", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
+                  weight_decay=weight_decay, amsgrad=amsgrad)
+
+
+def NAdam(module, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, momentum_decay=4e-3,
+          decoupled_weight_decay=False, groups=()):
+    """NAdam with the rule and defaults of torch.optim.NAdam; groups as in AdamW. Collective."""
+    return _named(module, "nadam", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
+                  momentum_decay=momentum_decay, decoupled_weight_decay=decoupled_weight_decay)
+
+
+def Adagrad(module, lr=1e-2, lr_decay=0.0, weight_decay=0.0, eps=1e-10, groups=()):
+    """Adagrad with the rule and defaults of torch.optim.Adagrad, from a sum of 0; groups as in AdamW. Collective."""
+    return _named(module, "adagrad", groups, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
+
+
+def RMSprop(module, lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False, groups=()):
+    """RMSprop with the rule and defaults of torch.optim.RMSprop; groups as in AdamW. Collective."""
+    return _named(module, "rmsprop", groups, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay,
+                  momentum=momentum, centered=centered)
 
 
 def SGD(module, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False, groups=()):

@@ -303,8 +303,11 @@ CASES = {
     "blocks of a ModuleList": blocks(),
     "blocks with AdamW": blocks(optimizer="AdamW", tolerance=2e-5),
     "blocks with Lion": blocks(optimizer="Lion"),
-    "Adagrad of torch": Case(Frozen, rows_of(8), optimizer="Adagrad", tolerance=2e-5),
-    "RMSprop of torch": blocks(optimizer="RMSprop", tolerance=2e-5),
+    "blocks with Adam": blocks(optimizer="Adam", tolerance=2e-5),
+    "blocks with NAdam": blocks(optimizer="NAdam", tolerance=2e-5),
+    "blocks with Adagrad": blocks(optimizer="Adagrad", tolerance=2e-5),
+    "blocks with RMSprop": blocks(optimizer="RMSprop", tolerance=2e-5),
+    "Adamax of torch": Case(Frozen, rows_of(8), optimizer="Adamax", tolerance=2e-5),
     "convolutions and BatchNorm": Case(Convolutions, rows_of(3, 6, 6), tolerance=2e-5),
     "embedding with a tied head": Case(Tied, words(11, 5)),
     "attention": Case(lambda: Blocks(Attention, 2), rows_of(5, 8)),
@@ -333,7 +336,7 @@ CASES = {
     "the same with two losses": blocks(micro_steps=2, runtime_settings=FIVE, train=two_losses),
     "the same with no_sync": blocks(micro_steps=2, no_sync=True, runtime_settings=FIVE),
     "the same with an optimizer of torch": blocks(micro_steps=3, runtime_settings=FIVE,
-                                                  optimizer="Adagrad", tolerance=2e-5),
+                                                  optimizer="Adamax", tolerance=2e-5),
     "checkpoint": Case(lambda: Checkpointed(mlp), rows_of(8)),
     "checkpoint, reentrant": Case(lambda: Reentrant(mlp), rows_of(8)),
     "checkpoint, reentrant and twice": Case(lambda: ReentrantTwice(mlp), rows_of(8)),
@@ -360,9 +363,11 @@ def loss_of(output):
 
 
 # Those that the runtime lacks are torch's, over the shards.
-OPTIMIZERS = {"SGD": {"lr": 0.05, "momentum": 0.9}, "AdamW": {"lr": 1e-2}, "Adagrad": {"lr": 0.05},
+OPTIMIZERS = {"SGD": {"lr": 0.05, "momentum": 0.9}, "AdamW": {"lr": 1e-2}, "Adamax": {"lr": 1e-2},
+              "Adam": {"lr": 1e-2, "betas": (0.8, 0.5), "weight_decay": 0.1, "amsgrad": True},
+              "NAdam": {"lr": 1e-2, "weight_decay": 0.1}, "Adagrad": {"lr": 0.05, "lr_decay": 0.1},
               "Lion": {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1},
-              "RMSprop": {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.1}}
+              "RMSprop": {"lr": 1e-3, "momentum": 0.9, "centered": True, "weight_decay": 0.1}}
 
 
 class Lion(torch.optim.Optimizer):

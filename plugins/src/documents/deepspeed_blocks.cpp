@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents/deepspeed_blocks.hpp"
 
+#include "acc/base/optimizer_rules.hpp"
 #include "documents/deepspeed_schema.hpp"
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <span>
 
 namespace acc::documents::deepspeed {
@@ -85,9 +87,64 @@ constexpr std::array kParameters = {
     parameter("adam_w_mode", settings::Type::boolean),
     parameter("cycle_min_lr", settings::Type::real, "0.."),
     parameter("cycle_max_lr", settings::Type::real, "0.."),
+    parameter("decay_lr_rate", settings::Type::real, "0.."),
+    parameter("cycle_first_step_size", settings::Type::count, "1.."),
+    parameter("cycle_second_step_size", settings::Type::count, "0.."),
+    parameter("cycle_first_stair_count", settings::Type::count, "0.."),
+    parameter("cycle_second_stair_count", settings::Type::count, "0.."),
+    parameter("decay_step_size", settings::Type::count, "0.."),
+    parameter("cycle_momentum", settings::Type::boolean),
+    parameter("cycle_min_mom", settings::Type::real, "0.."),
+    parameter("cycle_max_mom", settings::Type::real, "0.."),
+    parameter("decay_mom_rate", settings::Type::real, "0.."),
     parameter("lr_range_test_min_lr", settings::Type::real, "0.."),
     parameter("lr_range_test_step_size", settings::Type::count, "1.."),
+    parameter("lr_range_test_step_rate", settings::Type::real, "0.."),
+    parameter("lr_range_test_staircase", settings::Type::boolean),
 };
+
+bool is_adam(std::string_view type) {
+  return type == "Adam" || type == "AdamW";
+}
+
+/// True for DeepSpeed's "Adam" that adds the weight decay to the gradient. It decouples the decay,
+/// as AdamW does, unless adam_w_mode is false.
+bool couples(std::string_view type, const Node& parameters) {
+  const Node* adam_w_mode = parameters.find("adam_w_mode");
+  return type == "Adam" && adam_w_mode != nullptr &&
+         settings::parse_boolean(adam_w_mode->text) == false;
+}
+
+/// Returns the runtime's rule of a type; null if it has none.
+const OptimizerRule* rule_of(std::string_view type, const Node& parameters) {
+  const bool decouples = is_adam(type) && !couples(type, parameters);
+  return find_optimizer_rule(decouples ? "adamw" : lower(std::string(type)));
+}
+
+/// The type of a parameter that the runtime gets in `optimizer_values` or `scheduler_values`.
+/// Nothing for any other parameter.
+using ValueType = std::optional<settings::SettingRow> (*)(const NamedType& type,
+                                                          const Node& parameters,
+                                                          const std::string& key);
+
+std::optional<settings::SettingRow> optimizer_value(const NamedType& type, const Node& parameters,
+                                                    const std::string& key) {
+  const OptimizerRule* const rule = rule_of(type.name, parameters);
+  const RuleCoefficient* const found = rule == nullptr ? nullptr : rule->coefficient(key);
+  if (found == nullptr) {
+    return std::nullopt;
+  }
+  return parameter(found->name, found->is_switch ? settings::Type::boolean : settings::Type::real,
+                   found->is_switch ? "" : "0..");
+}
+
+std::optional<settings::SettingRow> schedule_value(const NamedType& type,
+                                                   const Node& /*parameters*/,
+                                                   const std::string& key) {
+  const auto* const found = std::ranges::find(kParameters, key, &settings::SettingRow::key);
+  const bool served = type.name == "OneCycle" || type.name == "LRRangeTest";
+  return served && found != kParameters.end() ? std::optional(*found) : std::nullopt;
+}
 
 /// Parameters that the runtime may ignore if they have one of these values.
 struct Quiet {
@@ -112,10 +169,12 @@ bool is_quiet(const std::string& name, const std::string& text) {
 /// Checks one block and turns it into values of settings. Used once.
 class TypedBlock {
  public:
-  TypedBlock(std::string name, std::span<const NamedTypes> types, bool any_case,
-             settings::Faults& faults, std::vector<DeepSpeedFile::Key>& filled_by_program)
+  TypedBlock(std::string name, std::span<const NamedTypes> types, ValueType value_type,
+             bool any_case, settings::Faults& faults,
+             std::vector<DeepSpeedFile::Key>& filled_by_program)
       : name_(std::move(name)),
         types_(types),
+        value_type_(value_type),
         any_case_(any_case),
         faults_(faults),
         filled_by_program_(filled_by_program) {}
@@ -141,6 +200,9 @@ class TypedBlock {
     const Node& given = has_parameters ? *parameters : none;
     read_parameters(*type, given);
     values_.push_back({name_ + ".type", type_text(*type, given), block.find("type")->where});
+    if (!others_.empty()) {
+      values_.push_back({name_ + ".params", others_, given.where});
+    }
     return std::move(values_);
   }
 
@@ -177,13 +239,14 @@ class TypedBlock {
         faults_.add(node.where + ": unknown parameter \"" + key + "\" of " +
                     std::string(type.name) + settings::did_you_mean(key, known));
       } else {
-        read_parameter(key, node);
+        read_parameter(type, block, key, node);
       }
     }
     add_weight_decay(type, block);
   }
 
-  void read_parameter(const std::string& key, const Node& node) {
+  void read_parameter(const NamedType& type, const Node& block, const std::string& key,
+                      const Node& node) {
     const std::string path = name_ + ".params." + key;
     const auto* other = std::ranges::find(kParameters, key, &settings::SettingRow::key);
     if (node.text == "auto") {
@@ -195,9 +258,19 @@ class TypedBlock {
       if (has_value(*row, path, node)) {
         values_.push_back({path, node.text, node.where});
       }
+    } else if (const auto served = value_type_(type, block, key); served && !node.is_empty()) {
+      if (has_value(*served, path, node)) {
+        add_other(key, node.text);
+      }
     } else if (other != kParameters.end() && !node.is_empty()) {
       has_value(*other, path, node);
     }
+  }
+
+  /// Adds a value in the form "name=number"; a switch that is on is 1.
+  void add_other(const std::string& key, const std::string& text) {
+    const std::optional<bool> on = settings::parse_boolean(text);
+    others_ += (others_.empty() ? "" : ",") + key + "=" + (on ? (*on ? "1" : "0") : text);
   }
 
   bool has_value(settings::SettingRow row, const std::string& path, const Node& node) {
@@ -220,47 +293,41 @@ class TypedBlock {
     }
   }
 
-  static bool is_adam(const NamedType& type) { return type.name == "Adam" || type.name == "AdamW"; }
-
   /// Sets DeepSpeed's default: its own Adam and AdamW have weight decay 0 if the file gives none.
   /// PyTorch's AdamW (torch_adam) has another default and is left alone.
   void add_weight_decay(const NamedType& type, const Node& block) {
     const Node* torch_adam = block.find("torch_adam");
     const bool is_torchs =
         torch_adam != nullptr && settings::parse_boolean(torch_adam->text) == true;
-    if (is_adam(type) && !is_torchs && block.find("weight_decay") == nullptr) {
+    if (is_adam(type.name) && !is_torchs && block.find("weight_decay") == nullptr) {
       values_.push_back({name_ + ".params.weight_decay", "0", block.where});
     }
   }
 
-  /// Returns adam, adamw or sgd for an optimizer that the runtime has; else DeepSpeed's name with
-  /// the parameters that the runtime lacks.
+  /// Returns the runtime's name of an optimizer that it has, and DeepSpeed's name of any other
+  /// type, with the parameters that the runtime lacks.
   std::string type_text(const NamedType& type, const Node& parameters) const {
     std::string lacking;
     for (const auto& [key, node] : parameters.entries) {
-      const bool is_setting = find_key(name_ + ".params." + key) != nullptr;
-      if (!is_setting && !node.is_empty() && !is_quiet(key, node.text)) {
+      const bool is_served = find_key(name_ + ".params." + key) != nullptr ||
+                             value_type_(type, parameters, key).has_value();
+      if (!is_served && !node.is_empty() && !is_quiet(key, node.text)) {
         lacking += (lacking.empty() ? " with " : ", ") + key + " " + node.text;
       }
     }
-    const Node* adam_w_mode = parameters.find("adam_w_mode");
-    const bool couples =
-        adam_w_mode != nullptr && settings::parse_boolean(adam_w_mode->text) == false;
-    if (!lacking.empty()) {
-      return std::string(type.name) + lacking;
-    }
-    // DeepSpeed's "Adam" decouples weight decay as AdamW does, unless adam_w_mode is false.
-    return is_adam(type)        ? (couples && type.name == "Adam" ? "adam" : "adamw")
-           : type.name == "SGD" ? "sgd"
-                                : std::string(type.name);
+    const OptimizerRule* const rule =
+        name_ == "optimizer" ? rule_of(type.name, parameters) : nullptr;
+    return std::string(lacking.empty() && rule != nullptr ? rule->name : type.name) + lacking;
   }
 
   std::string name_;
   std::span<const NamedTypes> types_;
+  ValueType value_type_;
   bool any_case_;
   settings::Faults& faults_;
   std::vector<DeepSpeedFile::Key>& filled_by_program_;
   std::vector<BlockValue> values_;
+  std::string others_;  ///< optimizer_values or scheduler_values
 };
 
 }  // namespace
@@ -268,13 +335,15 @@ class TypedBlock {
 std::vector<BlockValue> read_optimizer(const Node& block, settings::Faults& faults,
                                        std::vector<DeepSpeedFile::Key>& filled_by_program) {
   constexpr std::array kKeys = {"type"sv, "params"sv, "legacy_fusion"sv};
-  return TypedBlock("optimizer", kOptimizers, true, faults, filled_by_program).read(block, kKeys);
+  return TypedBlock("optimizer", kOptimizers, optimizer_value, true, faults, filled_by_program)
+      .read(block, kKeys);
 }
 
 std::vector<BlockValue> read_scheduler(const Node& block, settings::Faults& faults,
                                        std::vector<DeepSpeedFile::Key>& filled_by_program) {
   constexpr std::array kKeys = {"type"sv, "params"sv};
-  return TypedBlock("scheduler", kSchedulers, false, faults, filled_by_program).read(block, kKeys);
+  return TypedBlock("scheduler", kSchedulers, schedule_value, false, faults, filled_by_program)
+      .read(block, kKeys);
 }
 
 }  // namespace acc::documents::deepspeed

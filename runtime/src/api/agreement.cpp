@@ -35,20 +35,22 @@ std::string in_words(const std::optional<Value>& value) {
 }
 
 std::string in_words(const settings::OptimizerChoice& choice) {
-  const auto& [type, lr, betas, eps, weight_decay, momentum] = choice;
-  return fmt::format("{} with lr {}, betas [{}], eps {}, weight decay {}, momentum {}",
+  const auto& [type, lr, betas, eps, weight_decay, momentum, values] = choice;
+  return fmt::format("{} with lr {}, betas [{}], eps {}, weight decay {}, momentum {}{}{}",
                      type.empty() ? "none" : type, in_words(lr), fmt::join(betas, ", "),
-                     in_words(eps), in_words(weight_decay), in_words(momentum));
+                     in_words(eps), in_words(weight_decay), in_words(momentum),
+                     values.empty() ? "" : ", ", values);
 }
 
 std::string in_words(const settings::ScheduleChoice& choice) {
-  const auto& [type, min_lr, max_lr, warmup_steps, warmup_type, total_steps, min_ratio, cos_ratio] =
-      choice;
+  const auto& [type, min_lr, max_lr, warmup_steps, warmup_type, total_steps, min_ratio, cos_ratio,
+               values] = choice;
   return fmt::format(
       "{} with warmup from lr {} to {} in {} steps ({}, from ratio {}), {} steps in all, least "
-      "ratio {}",
+      "ratio {}{}{}",
       type.empty() ? "none" : type, in_words(min_lr), in_words(max_lr), in_words(warmup_steps),
-      warmup_type, in_words(min_ratio), in_words(total_steps), in_words(cos_ratio));
+      warmup_type, in_words(min_ratio), in_words(total_steps), in_words(cos_ratio),
+      values.empty() ? "" : ", ", values);
 }
 
 /// The program's plugin and its values. The launchers of a job have compared their own settings;

@@ -107,7 +107,8 @@ struct UpdateArrays {
   const float* grads;  ///< not changed
   void* first;         ///< the rule's first state; null if it has none
   void* second;        ///< its second state; null if it has fewer
-  void* rounded;       ///< receives a copy of the new weights in `rounded_dtype`; may be null
+  void* third = nullptr;
+  void* rounded;  ///< receives a copy of the new weights in `rounded_dtype`; may be null
   DType rounded_dtype = DType::bfloat16;
   DType weight_dtype = DType::float32;
   DType moment_dtype = DType::float32;

@@ -2,6 +2,7 @@
 #include "optim/from_settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/settings/settings.hpp"
 
 #include <map>
@@ -14,13 +15,29 @@ namespace {
 using settings::OptimizerChoice;
 using settings::ScheduleChoice;
 
+/// Parses "name=number,name=number". key: for messages.
+std::map<std::string, double> numbers_in(const std::string& text, const std::string& key) {
+  std::map<std::string, double> numbers;
+  for (const std::string_view each : split(text, ',')) {
+    const std::size_t end = std::min(each.find('='), each.size());
+    const auto number = settings::parse_real(each.substr(std::min(end + 1, each.size())));
+    if (!each.empty() && !number) {
+      throw Error(Errc::config, key + ": expected name=number, found '" + std::string(each) + "'");
+    }
+    if (number) {
+      numbers.emplace(each.substr(0, end), *number);
+    }
+  }
+  return numbers;
+}
+
 /// Returns the values that the configuration gives, by the names of coefficients.
 std::map<std::string, double> given_values(const OptimizerChoice& choice) {
   if (!choice.betas.empty() && choice.betas.size() != 2) {
     throw Error(Errc::config, "optimizer.params.betas: expected two numbers, found " +
                                   std::to_string(choice.betas.size()));
   }
-  std::map<std::string, double> given;
+  std::map<std::string, double> given = numbers_in(choice.values, "optimizer_values");
   for (const auto& [name, value] : {std::pair{"lr", choice.lr},
                                     {"eps", choice.eps},
                                     {"weight_decay", choice.weight_decay},
@@ -75,23 +92,13 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
     throw Error(Errc::config,
                 "the configuration chooses no optimizer (optimizer.type of a DeepSpeed file)");
   }
-  const bool couples = type == "adam";
-  const OptimizerRule* const rule = find_optimizer_rule(couples ? "adamw" : type);
+  const OptimizerRule* const rule = find_optimizer_rule(type);
   if (rule == nullptr) {
     throw Error(Errc::not_supported, "optimizer.type " + choice.type +
-                                         " is not in this version of libacc_runtime (use Adam, " +
+                                         " is not in this version of libacc_runtime (use " +
                                          all_optimizer_rules(&OptimizerRule::title) + ")");
   }
-  NamedRule settings{std::string(rule->name), given_values(choice)};
-  // The settings say "adam" only for the rule that adds the decay to the gradient (L2
-  // regularization); with adam_w_mode true they say "adamw". Without decay both rules are the same.
-  if (couples && settings.coefficients.try_emplace("weight_decay", 0.0).first->second != 0.0) {
-    throw Error(Errc::not_supported,
-                "optimizer.type adam that adds its weight_decay to the gradient (adam_w_mode "
-                "false) is not in this version of libacc_runtime: use AdamW, or Adam without "
-                "weight decay");
-  }
-  return settings;
+  return NamedRule{std::string(rule->name), given_values(choice)};
 }
 
 LrSchedule schedule_of(const ScheduleChoice& choice) {

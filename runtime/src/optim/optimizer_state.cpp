@@ -544,6 +544,7 @@ void OptimizerState::update(FlatState& state, std::span<const kernels::UpdateSte
   };
   arrays.first = moment(0);
   arrays.second = moment(1);
+  arrays.third = moment(2);
   arrays.clip = clip;
   const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {

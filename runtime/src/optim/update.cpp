@@ -35,14 +35,15 @@ bool is_rate(std::string_view name) {
   return name == "lr" || name == "weight_decay";
 }
 
-/// Returns the step of the type that is made for this rule and this number of states.
+/// Returns the step of the type that is made for this rule and these coefficients.
 template <typename... Step>
-kernels::UpdateStep step_of(const OptimizerRule& rule, std::size_t states,
-                            const std::variant<Step...>* /*type*/, const auto&... arguments) {
+kernels::UpdateStep step_of(const OptimizerRule& rule, const std::variant<Step...>* /*type*/,
+                            const kernels::CoefficientValues& values, std::int64_t step,
+                            double grad_scale) {
   std::optional<kernels::UpdateStep> made;
   const auto try_type = [&]<typename Each>(const Each* /*type*/) {
-    if (!made && rule.name == Each::kRule && states == Each::kStates) {
-      made = Each::of(arguments...);
+    if (!made && rule.name == Each::kRule && Each::fits(values)) {
+      made = Each::of(values, step, grad_scale);
     }
   };
   (try_type(static_cast<const Step*>(nullptr)), ...);
@@ -102,8 +103,7 @@ kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step
   kernels::CoefficientValues own = values_;
   own["lr"] = lr;
   own["weight_decay"] = weight_decay;
-  return step_of(*facts_, states().size(), static_cast<const kernels::UpdateStep*>(nullptr), own,
-                 step, grad_scale);
+  return step_of(*facts_, static_cast<const kernels::UpdateStep*>(nullptr), own, step, grad_scale);
 }
 
 namespace {

@@ -62,12 +62,14 @@ void run_updates(std::size_t numel, DType weight_dtype, DType moment_dtype) {
   const Array grads(numel, DType::float32);
   const Array first(numel, moment_dtype);
   const Array second(numel, moment_dtype);
+  const Array third(numel, moment_dtype);
   const Array rounded(numel, DType::bfloat16);
   const bool full = weight_dtype == DType::float32;
   const device::UpdateArrays arrays{.weights = weights.data(),
                                     .grads = grads.floats(),
                                     .first = first.data(),
                                     .second = second.data(),
+                                    .third = third.data(),
                                     .rounded = full ? rounded.data() : nullptr,
                                     .weight_dtype = weight_dtype,
                                     .moment_dtype = moment_dtype};

@@ -124,15 +124,18 @@ struct Shard {
         grads(random_values(numel, seed + 100)),
         first(random_values(numel, seed + 200)),
         second(random_values(numel, seed + 300)),
+        third(random_values(numel, seed + 400)),
         rounded(numel, 7) {
-    for (float& value : second) {
-      value *= value;
+    for (std::size_t i = 0; i < numel; ++i) {
+      second[i] *= second[i];
+      // A mean of squares that is above the square of a mean.
+      first[i] = 10.0F + first[i] * first[i];
     }
   }
   bool operator==(const Shard& other) const {
     return same_bits(weights, other.weights) && same_bits(grads, other.grads) &&
            same_bits(first, other.first) && same_bits(second, other.second) &&
-           rounded == other.rounded;
+           same_bits(third, other.third) && rounded == other.rounded;
   }
 };
 
@@ -149,17 +152,20 @@ Shard updated_on(Device& device, Shard shard, const UpdateCase& options, auto&& 
   const OnDevice grads(device, shard.grads, options.offset);
   const OnDevice first(device, shard.first, options.offset);
   const OnDevice second(device, shard.second, options.offset);
+  const OnDevice third(device, shard.third, options.offset);
   const OnDevice rounded(device, shard.rounded, options.offset);
   update(device, UpdateArrays{.weights = weights.data(),
                               .grads = grads.data(),
                               .first = options.states > 0 ? first.data() : nullptr,
                               .second = options.states > 1 ? second.data() : nullptr,
+                              .third = options.states > 2 ? third.data() : nullptr,
                               .rounded = options.rounds ? rounded.data() : nullptr,
                               .rounded_dtype = options.rounded_dtype});
   shard.weights = weights.values();
   shard.grads = grads.values();
   shard.first = first.values();
   shard.second = second.values();
+  shard.third = third.values();
   shard.rounded = rounded.values();
   return shard;
 }

@@ -143,10 +143,20 @@ TEST_CASE(
            {R"({"type": "SGD", "params": {"momentum": 0.9, "nesterov": false}})",
             "sgd",
             {"optimizer_momentum", "0.9", "optimizer_weight_decay", ""}},
-           {R"({"type": "SGD", "params": {"nesterov": true}})", "SGD with nesterov true"},
+           {R"({"type": "SGD", "params": {"nesterov": true}})",
+            "sgd",
+            {"optimizer_values", "nesterov=1"}},
            {R"({"type": "Adam", "params": {"amsgrad": true, "bias_correction": false}})",
-            "Adam with amsgrad true, bias_correction false"},
-           {R"({"type": "lion", "params": {"lr": 1}})", "Lion", {"optimizer_lr", "1"}},
+            "adamw",
+            {"optimizer_values", "amsgrad=1,bias_correction=0"}},
+           {R"({"type": "RMSprop", "params": {"alpha": 0.9, "momentum": 0.5, "centered": true}})",
+            "rmsprop",
+            {"optimizer_momentum", "0.5", "optimizer_values", "alpha=0.9,centered=1"}},
+           {R"({"type": "Adagrad", "params": {"eps": 1e-8}})",
+            "adagrad",
+            {"optimizer_eps", "1e-8"}},
+           {R"({"type": "Rprop", "params": {"maximize": true}})", "Rprop with maximize true"},
+           {R"({"type": "lion", "params": {"lr": 1}})", "lion", {"optimizer_lr", "1"}},
        }) {
     CAPTURE(block);
     settings::Settings settings;
@@ -163,7 +173,8 @@ TEST_CASE(
       parse_json(file_with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
                  "d.json"),
       4, settings);
-  CHECK(settings.text("scheduler_type"_key) == "OneCycle with cycle_min_lr 0.1");
+  CHECK(settings.text("scheduler_type"_key) == "OneCycle");
+  CHECK(settings.text("scheduler_values"_key) == "cycle_min_lr=0.1");
 }
 
 TEST_CASE("DeepSpeed JSON: features that the runtime lacks are passed to it, unless they are off") {

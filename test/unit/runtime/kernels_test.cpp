@@ -458,12 +458,15 @@ struct UpdateState {
     };
     const std::size_t numel = kUpdated + kBefore;
     auto squares = random_values(numel, 3);
-    for (float& value : squares) {
-      value *= value;
+    auto larger = random_values(numel, 2);  // a mean of squares that is above the square of a mean
+    for (std::size_t i = 0; i < numel; ++i) {
+      squares[i] *= squares[i];
+      larger[i] = 10.0F + larger[i] * larger[i];
     }
     fill(weights, of.weight, random_values(numel, 1));
-    fill(first, of.moment, random_values(numel, 2));
+    fill(first, of.moment, larger);
     fill(second, of.moment, squares);
+    fill(third, of.moment, random_values(numel, 5));
     rounded.resize(numel);
   }
 
@@ -472,6 +475,7 @@ struct UpdateState {
             .grads = grads.data(),
             .first = first.data(),
             .second = second.data(),
+            .third = third.data(),
             .rounded = formats.rounded ? rounded.data() : nullptr,
             .rounded_dtype = formats.rounded.value_or(DType::bfloat16),
             .weight_dtype = formats.weight,
@@ -482,37 +486,38 @@ struct UpdateState {
   }
   bool operator==(const UpdateState& other) const {
     return weights == other.weights && first == other.first && second == other.second &&
-           rounded == other.rounded;
+           third == other.third && rounded == other.rounded;
   }
 
   Formats formats;
   std::vector<float> grads = random_values(kUpdated + kBefore, 4);
-  std::vector<std::byte> weights, first, second;
+  std::vector<std::byte> weights, first, second, third;
   std::vector<std::uint16_t> rounded;
 };
 
 }  // namespace
 
 TEST_CASE("updates are bitwise equal in every variant, at any offset, in every dtype") {
-  const auto run = [&](const Formats& formats, const Kernels& table, std::size_t piece) {
+  const auto run = [&](const Formats& formats, const acc::kernels::UpdateStep& step,
+                       const Kernels& table, std::size_t piece) {
     UpdateState state(formats);
     for (std::size_t i = kBefore; i < kUpdated + kBefore; i += piece) {
-      const std::size_t count = std::min(piece, kUpdated + kBefore - i);
-      for (const auto& step : acc::test::steps_of_all_rules(3)) {
-        table.update(step, state.arrays(), i, count);
-      }
+      table.update(step, state.arrays(), i, std::min(piece, kUpdated + kBefore - i));
     }
     return state;
   };
   for (const Formats& formats : kFormats) {
-    const UpdateState reference = run(formats, *available_kernels().back(), 1);
-    CHECK_FALSE(reference == UpdateState(formats));
-    for (const Kernels* table : available_kernels()) {
-      for (const std::size_t piece : {std::size_t{1}, std::size_t{23}, kUpdated}) {
-        CAPTURE(formats.name);
-        CAPTURE(std::string(table->name));
-        CAPTURE(piece);
-        CHECK((run(formats, *table, piece) == reference));
+    for (const auto& step : acc::test::steps_of_all_rules(3)) {
+      const UpdateState reference = run(formats, step, *available_kernels().back(), 1);
+      CHECK_FALSE(reference == UpdateState(formats));
+      for (const Kernels* table : available_kernels()) {
+        for (const std::size_t piece : {std::size_t{1}, std::size_t{23}, kUpdated}) {
+          CAPTURE(formats.name);
+          CAPTURE(acc::test::rule_of(step));
+          CAPTURE(std::string(table->name));
+          CAPTURE(piece);
+          CHECK((run(formats, step, *table, piece) == reference));
+        }
       }
     }
   }

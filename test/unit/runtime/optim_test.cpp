@@ -70,6 +70,7 @@ TEST_CASE("each rule follows the optimizer of torch or DeepSpeed step by step") 
                        .grads = grads.data(),
                        .first = !states.empty() ? states[0].data() : nullptr,
                        .second = states.size() > 1 ? states[1].data() : nullptr,
+                       .third = states.size() > 2 ? states[2].data() : nullptr,
                        .rounded = bf16.data()},
                       0, weights.size());
         CAPTURE(step);
@@ -99,7 +100,7 @@ TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are re
     const char* message;
   };
   for (const Row& each :
-       {Row{{"lamb", {}}, "no optimizer is named 'lamb'; there are adamw, sgd"},
+       {Row{{"lamb", {}}, "no optimizer is named 'lamb'; there are adamw, adam"},
         Row{{"sgd", {{"beta1", 0.9}}}, "SGD has no coefficient 'beta1'; it has lr, momentum"},
         Row{{"adamw", {{"beta2", 1.0}}}, "beta2: expected a number from 0 to 1 (excluded)"},
         Row{{"adamw", {{"eps", std::nan("")}}}, "eps: expected a number from 0 to inf"},
@@ -122,7 +123,7 @@ TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
   for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
     CHECK(chosen({.type = std::string(rule.title)}).name == rule.name);
   }
-  for (const char* type : {"Lamb", "Lion with fp32_optimizer_states false"}) {
+  for (const char* type : {"LBFGS", "Lion with fp32_optimizer_states false"}) {
     CHECK_THROWS_WITH_AS(optimizer_of({.type = type}), doctest::Contains(type), acc::Error);
   }
 }

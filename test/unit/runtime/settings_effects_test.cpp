@@ -99,6 +99,11 @@ TEST_CASE("each value of a file's optimizer block is used by the step") {
            Case{sgd,
                 {{"ACC_OPTIMIZER_MOMENTUM", "0.5"}},
                 [](auto& model) { return model.optimizer(acc::Sgd{.momentum = 0.5}); }},
+           Case{sgd,
+                {{"ACC_OPTIMIZER_MOMENTUM", "0.5"}, {"ACC_OPTIMIZER_VALUES", "nesterov=1"}},
+                [](auto& model) {
+                  return model.optimizer(acc::Sgd{.momentum = 0.5, .nesterov = true});
+                }},
        }) {
     CAPTURE(each.change.begin()->first);
     constexpr int kSteps = 4;

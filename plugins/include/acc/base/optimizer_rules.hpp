@@ -50,28 +50,123 @@ struct OptimizerRule {
 
 namespace rules {
 
-// torch.optim.AdamW of torch 2.13.
+// torch.optim.AdamW and Adam of torch 2.13. `bias_correction` is DeepSpeed's.
 inline constexpr auto kAdamWCoefficients = std::to_array<RuleCoefficient>({
     {.name = "lr", .fallback = 1e-3},
     {.name = "beta1", .fallback = 0.9, .limit = 1.0},
     {.name = "beta2", .fallback = 0.999, .limit = 1.0},
     {.name = "eps", .fallback = 1e-8},
     {.name = "weight_decay", .fallback = 1e-2},
+    {.name = "amsgrad", .is_switch = true},
+    {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
 });
-inline constexpr auto kAdamWStates =
-    std::to_array<RuleState>({{.key = "exp_avg"}, {.key = "exp_avg_sq"}});
+inline constexpr auto kAdamCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-3},
+    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
+    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
+    {.name = "eps", .fallback = 1e-8},
+    {.name = "weight_decay"},
+    {.name = "amsgrad", .is_switch = true},
+    {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
+});
+inline constexpr auto kAdamStates = std::to_array<RuleState>(
+    {{.key = "exp_avg"}, {.key = "exp_avg_sq"}, {.key = "max_exp_avg_sq", .needs = "amsgrad"}});
 inline constexpr auto kAdamWKeys = std::to_array<GroupKey>({
     {"lr"},
     {"betas"},
     {"eps"},
     {"weight_decay"},
-    {"amsgrad", "False"},
+    {"amsgrad"},
     {"maximize", "False"},
     {"foreach", "None"},
     {"capturable", "False"},
     {"differentiable", "False"},
     {"fused", "None"},
     {"decoupled_weight_decay", "True"},
+});
+inline constexpr auto kAdamKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"betas"},
+    {"eps"},
+    {"weight_decay"},
+    {"amsgrad"},
+    {"maximize", "False"},
+    {"foreach", "None"},
+    {"capturable", "False"},
+    {"differentiable", "False"},
+    {"fused", "None"},
+    {"decoupled_weight_decay", "False"},
+});
+
+// torch.optim.NAdam of torch 2.13. `mu_product` is a function of the number of steps.
+inline constexpr auto kNAdamCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 2e-3},
+    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
+    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
+    {.name = "eps", .fallback = 1e-8},
+    {.name = "weight_decay"},
+    {.name = "momentum_decay", .fallback = 4e-3},
+    {.name = "decoupled_weight_decay", .is_switch = true},
+});
+inline constexpr auto kNAdamStates =
+    std::to_array<RuleState>({{.key = "exp_avg"}, {.key = "exp_avg_sq"}});
+inline constexpr auto kNAdamKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"betas"},
+    {"eps"},
+    {"weight_decay"},
+    {"momentum_decay"},
+    {"decoupled_weight_decay"},
+    {"maximize", "False"},
+    {"foreach", "None"},
+    {"capturable", "False"},
+    {"differentiable", "False"},
+});
+
+// torch.optim.Adagrad of torch 2.13.
+inline constexpr auto kAdagradCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-2},
+    {.name = "lr_decay"},
+    {.name = "eps", .fallback = 1e-10},
+    {.name = "weight_decay"},
+});
+inline constexpr auto kAdagradStates = std::to_array<RuleState>({{.key = "sum"}});
+inline constexpr auto kAdagradKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"lr_decay"},
+    {"eps"},
+    {"weight_decay"},
+    {"initial_accumulator_value", "0"},
+    {"foreach", "None"},
+    {"maximize", "False"},
+    {"differentiable", "False"},
+    {"fused", "None"},
+});
+
+// torch.optim.RMSprop of torch 2.13.
+inline constexpr auto kRmspropCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-2},
+    {.name = "momentum"},
+    {.name = "alpha", .fallback = 0.99},
+    {.name = "eps", .fallback = 1e-8},
+    {.name = "centered", .is_switch = true},
+    {.name = "weight_decay"},
+});
+inline constexpr auto kRmspropStates =
+    std::to_array<RuleState>({{.key = "square_avg"},
+                              {.key = "momentum_buffer", .needs = "momentum"},
+                              {.key = "grad_avg", .needs = "centered"}});
+inline constexpr auto kRmspropKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"momentum"},
+    {"alpha"},
+    {"eps"},
+    {"centered"},
+    {"weight_decay"},
+    {"capturable", "False"},
+    {"foreach", "None"},
+    {"maximize", "False"},
+    {"differentiable", "False"},
 });
 
 // torch.optim.SGD of torch 2.13.
@@ -111,8 +206,13 @@ inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
     {.name = "adamw",
      .title = "AdamW",
      .coefficients = rules::kAdamWCoefficients,
-     .states = rules::kAdamWStates,
+     .states = rules::kAdamStates,
      .group_keys = rules::kAdamWKeys},
+    {.name = "adam",
+     .title = "Adam",
+     .coefficients = rules::kAdamCoefficients,
+     .states = rules::kAdamStates,
+     .group_keys = rules::kAdamKeys},
     {.name = "sgd",
      .title = "SGD",
      .coefficients = rules::kSgdCoefficients,
@@ -124,6 +224,21 @@ inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
      .coefficients = rules::kLionCoefficients,
      .states = rules::kLionStates,
      .group_keys = rules::kLionKeys},
+    {.name = "nadam",
+     .title = "NAdam",
+     .coefficients = rules::kNAdamCoefficients,
+     .states = rules::kNAdamStates,
+     .group_keys = rules::kNAdamKeys},
+    {.name = "adagrad",
+     .title = "Adagrad",
+     .coefficients = rules::kAdagradCoefficients,
+     .states = rules::kAdagradStates,
+     .group_keys = rules::kAdagradKeys},
+    {.name = "rmsprop",
+     .title = "RMSprop",
+     .coefficients = rules::kRmspropCoefficients,
+     .states = rules::kRmspropStates,
+     .group_keys = rules::kRmspropKeys},
 });
 
 /// Returns null for an unknown name.

@@ -36,22 +36,23 @@ ACC_API std::string_view to_string(NanPolicy value) noexcept;
 
 /// The block `optimizer` of a DeepSpeed file. An absent value means the optimizer's own default.
 struct OptimizerChoice {
-  /// adamw, adam (weight decay is added to the gradient) or sgd. An optimizer that the runtime
-  /// lacks is described for a message: `Lamb`, `Adam with amsgrad true`. Empty if not given.
+  /// Name of one of kOptimizerRules. An optimizer that the runtime lacks is described for a
+  /// message: `LBFGS`, `Adam with maximize true`. Empty if not given.
   std::string type;
   std::optional<double> lr = {};
   std::vector<double> betas = {};
   std::optional<double> eps = {};
   std::optional<double> weight_decay = {};
   std::optional<double> momentum = {};
+  std::string values = {};  ///< other coefficients: "amsgrad=1,bias_correction=0"
 
   bool operator==(const OptimizerChoice&) const = default;
 };
 
 /// The block `scheduler` of a DeepSpeed file. An absent value means the scheduler's own default.
 struct ScheduleChoice {
-  /// WarmupLR, WarmupDecayLR or WarmupCosineLR. A scheduler that the runtime lacks is described for
-  /// a message. Empty if not given.
+  /// WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest. A scheduler that the runtime
+  /// lacks is described for a message. Empty if not given.
   std::string type;
   std::optional<double> warmup_min_lr = {};
   std::optional<double> warmup_max_lr = {};
@@ -60,6 +61,7 @@ struct ScheduleChoice {
   std::optional<std::int64_t> total_num_steps = {};
   std::optional<double> warmup_min_ratio = {};
   std::optional<double> cos_min_ratio = {};
+  std::string values = {};  ///< of OneCycle and LRRangeTest: "cycle_min_lr=0.1,cycle_momentum=1"
 
   bool operator==(const ScheduleChoice&) const = default;
 };

@@ -74,7 +74,7 @@ class Reader {
     for (std::size_t i = first; i < catalog_.tensors.size(); ++i) {
       kinds.insert(catalog_.tensors[i].kind);
     }
-    training.optimizer = optimizer_of(kinds, training.groups);
+    training.optimizer = class_of(kinds, training.groups);
   }
 
  private:

@@ -79,23 +79,46 @@ bool is_known(std::string_view key) {
   });
 }
 
-/// True if a group has a coefficient of an optimizer that is not one of the rule.
-bool has_other_coefficient(const OptimizerRule& rule, const StoredGroup& group) {
+bool has_key(const OptimizerRule& rule, std::string_view key) {
+  return rule.coefficient(key) != nullptr ||
+         std::ranges::find(rule.group_keys, key, &GroupKey::name) != rule.group_keys.end();
+}
+
+/// True if a group belongs to another optimizer: it has a coefficient that the rule does not know,
+/// or the other way of weight decay, by which alone the groups of torch's Adam and AdamW differ.
+bool is_of_another(const OptimizerRule& rule, const StoredGroup& group) {
   return std::ranges::any_of(group.hyper_parameters, [&rule](const auto& value) {
-    return rule.coefficient(value.first) == nullptr &&
-           std::ranges::any_of(kOptimizerRules, [&value](const OptimizerRule& other) {
-             return other.coefficient(value.first) != nullptr;
+    const auto& [name, number] = value;
+    const auto key = std::ranges::find(rule.group_keys, name, &GroupKey::name);
+    if (name == "decoupled_weight_decay" && key != rule.group_keys.end() && !key->value.empty()) {
+      return (key->value == "True") != (number != 0.0);
+    }
+    return !has_key(rule, name) &&
+           std::ranges::any_of(kOptimizerRules, [&name](const OptimizerRule& other) {
+             return other.coefficient(name) != nullptr;
            });
   });
 }
 
-/// True if each group has all coefficients of the rule.
+/// True if each group has all coefficients that the optimizer's class stores.
 bool has_all_coefficients(const OptimizerRule& rule, const std::vector<StoredGroup>& groups) {
   return !groups.empty() && std::ranges::all_of(groups, [&rule](const StoredGroup& group) {
-    return std::ranges::all_of(rule.coefficients, [&group](const RuleCoefficient& each) {
-      return group.hyper_parameters.contains(std::string(each.name));
+    return std::ranges::all_of(rule.group_keys, [&group](const GroupKey& key) {
+      const std::string name(key.name == "betas" ? "beta1" : key.name);
+      return !key.value.empty() || group.hyper_parameters.contains(name);
     });
   });
+}
+
+/// True if the optimizer of these groups has the state.
+bool needs_state(const OptimizerRule& rule, const RuleState& state,
+                 const std::vector<StoredGroup>& groups) {
+  return state.needs.empty() || std::ranges::any_of(groups, [&](const StoredGroup& group) {
+           const auto value = group.hyper_parameters.find(std::string(state.needs));
+           return value != group.hyper_parameters.end()
+                      ? value->second != 0.0
+                      : rule.coefficient(state.needs)->fallback != 0.0;
+         });
 }
 
 }  // namespace
@@ -117,7 +140,9 @@ void for_each_group_value(
     written.emplace(key.name);
   }
   for (const auto& [key, value] : values) {
-    if (!written.contains(key)) {
+    const RuleCoefficient* const other = rule != nullptr ? rule->coefficient(key) : nullptr;
+    const bool is_default = other != nullptr && other->fallback == value;
+    if (!written.contains(key) && !is_default) {
       visit(key, [number = value](pickle::Writer& writer) { writer.real(number); });
     }
   }
@@ -145,33 +170,27 @@ void read_group_key(const std::string& key, const pickle::Node& node, StoredGrou
 }
 
 // Files do not name their optimizer. Several have the same states: DeepSpeed's Adam and its Lion on
-// the CPU, for example. The coefficients of their groups differ. torch's Adam differs from AdamW
-// only in the value of one key.
+// the CPU, for example. The coefficients of their groups differ.
 std::string class_of(const std::set<std::string>& kinds, const std::vector<StoredGroup>& groups) {
   const OptimizerRule* best = nullptr;
-  std::pair<bool, std::size_t> best_fit;
+  std::pair<bool, std::ptrdiff_t> best_fit;
   for (const OptimizerRule& rule : kOptimizerRules) {
-    const bool has_states = std::ranges::all_of(rule.states, [&kinds](const RuleState& state) {
+    const auto is_stored = [&kinds](const RuleState& state) {
       return kinds.contains(std::string(state.key));
+    };
+    const bool has_states = std::ranges::all_of(rule.states, [&](const RuleState& state) {
+      return is_stored(state) || !needs_state(rule, state, groups);
     });
     const bool is_other = std::ranges::any_of(
-        groups, [&rule](const StoredGroup& group) { return has_other_coefficient(rule, group); });
-    const std::pair fit(has_all_coefficients(rule, groups), rule.states.size());
-    if (has_states && !is_other && (best == nullptr || fit > best_fit)) {
+        groups, [&rule](const StoredGroup& group) { return is_of_another(rule, group); });
+    const std::pair fit(has_all_coefficients(rule, groups),
+                        std::ranges::count_if(rule.states, is_stored));
+    if (has_states && !is_other && fit.second > 0 && (best == nullptr || fit > best_fit)) {
       best = &rule;
       best_fit = fit;
     }
   }
   return best == nullptr ? "" : std::string(best->name);
-}
-
-std::string optimizer_of(const std::set<std::string>& kinds,
-                         const std::vector<StoredGroup>& groups) {
-  const bool couples = std::ranges::any_of(groups, [](const StoredGroup& group) {
-    const auto key = group.hyper_parameters.find("decoupled_weight_decay");
-    return key != group.hyper_parameters.end() && key->second == 0.0;
-  });
-  return couples ? "" : class_of(kinds, groups);
 }
 
 bool counts_steps(const std::string& optimizer) {

@@ -22,9 +22,6 @@ void for_each_group_value(
 
 /// Derives the runtime's name of an optimizer from the kinds of its states and from its groups,
 /// which may be unknown (none). Returns "" if the runtime has no such optimizer.
-std::string optimizer_of(const std::set<std::string>& kinds,
-                         const std::vector<StoredGroup>& groups);
-/// The same, but torch's Adam is an "adamw", whose files have the same keys.
 std::string class_of(const std::set<std::string>& kinds, const std::vector<StoredGroup>& groups);
 
 /// True if torch and DeepSpeed save a step with the states of the optimizer.

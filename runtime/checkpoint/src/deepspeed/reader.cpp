@@ -292,7 +292,7 @@ void read_zero(const CheckpointFiles& files, const ModuleStates& module, Catalog
   builder.add_module(is_stage_3);
   builder.add_shared();
   training.groups = named_groups(state, module);
-  training.optimizer = optimizer_of(kinds_of(state), state.groups);
+  training.optimizer = class_of(kinds_of(state), state.groups);
   training.loss_scaler = state.loss_scaler;
   if (state.step) {
     training.step = state.step;

@@ -42,6 +42,7 @@ struct Arrays {
   const float* __restrict__ grads;
   Moment* __restrict__ first;
   Moment* __restrict__ second;
+  Moment* __restrict__ third;
   Rounded* __restrict__ rounded;
   bool stochastic;
   Chance chance;
@@ -126,6 +127,7 @@ __device__ void update_tile(const Step& step, const All& arrays, float grad_scal
   Quad<float> grads[kQuads];
   Quad<Moment> first[kQuads] = {};
   Quad<Moment> second[kQuads] = {};
+  Quad<Moment> third[kQuads] = {};
 #pragma unroll
   for (unsigned i = 0; i < kQuads; ++i) {
     const std::size_t at = static_cast<std::size_t>(begin) + quad_offset(i);
@@ -137,6 +139,9 @@ __device__ void update_tile(const Step& step, const All& arrays, float grad_scal
     if constexpr (Step::kStates > 1) {
       second[i] = load_quad(arrays.second + at);
     }
+    if constexpr (Step::kStates > 2) {
+      third[i] = load_quad(arrays.third + at);
+    }
   }
 #pragma unroll
   for (unsigned i = 0; i < kQuads; ++i) {
@@ -145,10 +150,12 @@ __device__ void update_tile(const Step& step, const All& arrays, float grad_scal
     for (unsigned j = 0; j < 4; ++j) {
       float m = widen(first[i].values[j]);
       float v = widen(second[i].values[j]);
+      float u = widen(third[i].values[j]);
       const float weight =
-          step(widen(weights[i].values[j]), grads[i].values[j] * grad_scale, decay, m, v);
+          step(widen(weights[i].values[j]), grads[i].values[j] * grad_scale, decay, m, v, u);
       first[i].values[j] = narrow<Moment>(m);
       second[i].values[j] = narrow<Moment>(v);
+      third[i].values[j] = narrow<Moment>(u);
       weights[i].values[j] = narrow_weight(arrays, weight, at + j);
       if constexpr (!std::is_same_v<Rounded, NotRounded>) {
         rounded.values[j] = narrow<Rounded>(weight);
@@ -160,6 +167,9 @@ __device__ void update_tile(const Step& step, const All& arrays, float grad_scal
     }
     if constexpr (Step::kStates > 1) {
       store_quad(arrays.second + at, second[i]);
+    }
+    if constexpr (Step::kStates > 2) {
+      store_quad(arrays.third + at, third[i]);
     }
     if constexpr (!std::is_same_v<Rounded, NotRounded>) {
       store_quad(arrays.rounded + at, rounded);
@@ -175,14 +185,18 @@ __device__ void update_one(const Step& step, const All& arrays, float grad_scale
   using Rounded = typename All::RoundedType;
   float first = Step::kStates > 0 ? widen(arrays.first[at]) : 0.0F;
   float second = Step::kStates > 1 ? widen(arrays.second[at]) : 0.0F;
+  float third = Step::kStates > 2 ? widen(arrays.third[at]) : 0.0F;
   const float weight =
-      step(widen(arrays.weights[at]), arrays.grads[at] * grad_scale, decay, first, second);
+      step(widen(arrays.weights[at]), arrays.grads[at] * grad_scale, decay, first, second, third);
   arrays.weights[at] = narrow_weight(arrays, weight, static_cast<std::size_t>(at));
   if constexpr (Step::kStates > 0) {
     arrays.first[at] = narrow<Moment>(first);
   }
   if constexpr (Step::kStates > 1) {
     arrays.second[at] = narrow<Moment>(second);
+  }
+  if constexpr (Step::kStates > 2) {
+    arrays.third[at] = narrow<Moment>(third);
   }
   if constexpr (!std::is_same_v<Rounded, NotRounded>) {
     arrays.rounded[at] = narrow<Rounded>(weight);
@@ -231,12 +245,18 @@ template <typename Weight, typename Moment, typename Rounded, typename Step>
 cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
                            std::span<const device::UpdateRange> ranges, const Launch& launch) {
   using All = Arrays<Weight, Moment, Rounded>;
-  const All typed{static_cast<Weight*>(arrays.weights),   arrays.grads,
-                  static_cast<Moment*>(arrays.first),     static_cast<Moment*>(arrays.second),
-                  static_cast<Rounded*>(arrays.rounded),  arrays.stochastic,
-                  {arrays.noise_key, arrays.noise_first}, arrays.clip};
+  const All typed{static_cast<Weight*>(arrays.weights),
+                  arrays.grads,
+                  static_cast<Moment*>(arrays.first),
+                  static_cast<Moment*>(arrays.second),
+                  static_cast<Moment*>(arrays.third),
+                  static_cast<Rounded*>(arrays.rounded),
+                  arrays.stochastic,
+                  {arrays.noise_key, arrays.noise_first},
+                  arrays.clip};
   if (!quads_aligned(typed.weights) || !quads_aligned(typed.grads) || !quads_aligned(typed.first) ||
-      !quads_aligned(typed.second) || !quads_aligned(typed.rounded)) {
+      !quads_aligned(typed.second) || !quads_aligned(typed.third) ||
+      !quads_aligned(typed.rounded)) {
     return cudaErrorMisalignedAddress;
   }
   // More than kMaxRanges ranges take several launches, because a kernel's arguments are limited in
