@@ -4,17 +4,20 @@
 what the programs see. Covers cases that test/data/launch_env has not recorded.
 
     accelerate_launch_test.py ACCLAUNCH
+
+Accelerate and torchrun are imported once; each `accelerate launch` is a fork of this process.
 """
-import concurrent.futures
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
-from launch_env_test import own_network
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from own_network import enter_own_network  # noqa: E402
 
 PROGRAM = """import json, os, sys
 with open(os.path.join(os.environ["NOTES"], f"{os.getpid()}.json"), "w") as note:
@@ -50,8 +53,38 @@ CASES = [  # flags, contents of the configuration file
 ]
 
 
-def seen(launcher, flags, config):
-    """Returns the exit status, and by rank what each program saw."""
+def launch_real(words, folder, environment, out):
+    """Runs the command of Accelerate in a fork of this process. Returns its exit status."""
+    from accelerate.commands import launch
+
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            os.dup2(out.fileno(), 1)
+            os.dup2(out.fileno(), 2)
+            sys.argv[1:] = words
+            launch.main()
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status if isinstance(status, int) else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def launch_ours(words, folder, environment, out):
+    command = [os.path.abspath(sys.argv[1]), "--compat", "accelerate", *words]
+    return subprocess.run(command, cwd=folder, env=environment, stdout=out, stderr=out).returncode
+
+
+def seen(launch, flags, config):
+    """Returns the exit status, by rank what each program saw, and the output."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "prog.py").write_text(PROGRAM)
         notes = Path(folder) / "notes"
@@ -63,8 +96,10 @@ def seen(launcher, flags, config):
         environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LANG": "C.UTF-8",
                        "HOME": folder, "HF_HOME": folder, "NOTES": str(notes),
                        "ACC_SIMULATE_GPUS": "0", "CUDA_VISIBLE_DEVICES": ""}
-        run = subprocess.run([*own_network(), *launcher, *words, "prog.py", "--argument"],
-                             cwd=folder, env=environment, capture_output=True, text=True)
+        with open(Path(folder) / "output", "w+") as out:
+            status = launch([*words, "prog.py", "--argument"], folder, environment, out)
+            out.seek(0)
+            output = out.read()
         ranks = []
         for path in notes.glob("*.json"):
             note = json.loads(path.read_text())
@@ -72,12 +107,12 @@ def seen(launcher, flags, config):
                            for name, value in note["env"].items()
                            if name not in IGNORED and not name.startswith("ACC_")}
             ranks.append((int(environment.get("RANK", 0)), environment, note["command"][1:]))
-        return run.returncode == 0, sorted(ranks), run.stderr
+        return status == 0, sorted(ranks), output
 
 
-def differences(acclaunch, flags, config):
-    real = seen([sys.executable, "-m", "accelerate.commands.launch"], flags, config)
-    ours = seen([acclaunch, "--compat", "accelerate"], flags, config)
+def differences(flags, config):
+    real = seen(launch_real, flags, config)
+    ours = seen(launch_ours, flags, config)
     if real[0] != ours[0] or len(real[1]) != len(ours[1]):
         return [f"accelerate: {len(real[1])} programs\n{real[2]}",
                 f"acclaunch: {len(ours[1])} programs\n{ours[2]}"]
@@ -94,10 +129,12 @@ def differences(acclaunch, flags, config):
 def main():
     if importlib.util.find_spec("accelerate") is None:
         sys.exit(77)
-    acclaunch = os.path.abspath(sys.argv[1])
-    workers = os.cpu_count() if own_network() else 1
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        results = list(pool.map(lambda case: differences(acclaunch, *case), CASES))
+    enter_own_network()
+    with tempfile.TemporaryDirectory() as home:  # Accelerate reads these when it is imported
+        os.environ |= {"HF_HOME": home, "CUDA_VISIBLE_DEVICES": ""}
+        import accelerate.commands.launch
+        import torch.distributed.run  # noqa: F401
+        results = [differences(*case) for case in CASES]
     for case, lines in zip(CASES, results):
         for line in lines:
             print(f"{case}: {line}")

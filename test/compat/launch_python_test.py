@@ -14,6 +14,8 @@ import tempfile
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from ports import reserved_port  # noqa: E402
 
+# The ranks of the parts that are not about their start are forked from one process that has imported this.
+PRELOAD = ["--preload", "accelerate,torch._dynamo"]
 WORKERS = pathlib.Path(__file__).resolve().parent / "workers"
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 DEADLINE = 240
@@ -82,7 +84,7 @@ def accelerator_without_gpu():
     ]
     os.environ["ACC_SIMULATE_GPUS"] = "0"
     for flags, kind in table:
-        command = with_script([[ACCLAUNCH, *flags]], "accelerate_train.py")
+        command = with_script([[ACCLAUNCH, *flags, *PRELOAD]], "accelerate_train.py")
         output = run(*command, succeeds=kind is not None)
         if kind is None:
             assert "Accelerate does not support FSDP on the CPU: a program that uses Accelerate is rejected" in output
@@ -93,7 +95,7 @@ def accelerator_without_gpu():
 
 
 def accelerator_two_machines():
-    check_ranks(run(*with_script(machines("launch"), "accelerate_train.py")), 4)
+    check_ranks(run(*with_script(machines("launch", *PRELOAD), "accelerate_train.py")), 4)
 
 
 def torch_under_launch():
@@ -122,7 +124,7 @@ def torch_restart():
 
 
 def restart_two_machines(backend):
-    output = run(*with_script(machines(backend, "--max-restarts", "1"), "torch_gloo.py"), fail_rank=0)
+    output = run(*with_script(machines(backend, "--max-restarts", "1", "--preload", "torch"), "torch_gloo.py"), fail_rank=0)
     assert "rank 0 fails" in output
     check_ranks(output, 2, " in 1")
 
