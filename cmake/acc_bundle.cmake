@@ -4,7 +4,7 @@
 
 # Wherever an installation is put, programs find its libraries, and those find each other: also the
 # ones that came without a path of their own, hence DT_RPATH instead of DT_RUNPATH.
-set(installed acclaunch_program acc_doctor_program acc_self_test acc_rendezvous_program acc_runtime acc_gloo acc_cuda train_gpt)
+set(installed acclaunch_program acc_doctor_program acc_self_test acc_rendezvous_program acc_runtime acc_gloo acc_s3 acc_cuda train_gpt)
 set(bundled acc_cuda train_gpt device_bench group_bench kernel_bench)
 
 # acc_find_gpu_tests(FOLDER): appends the programs of the tests with the label gpu to gpu_tests.

@@ -7,7 +7,7 @@ set_target_properties(acc_runtime PROPERTIES EXPORT_NAME runtime
                                              VERSION ${PROJECT_VERSION} SOVERSION 0)
 install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # Parts of the runtime, which searches them in its own folder.
-install(TARGETS acc_gloo LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS acc_gloo acc_s3 LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(ACC_CUDA)
   install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()

@@ -80,16 +80,21 @@ fs::path without_slash(const std::string& text) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+/// True for a path on this machine. What can be written to s3:// is found out when it is written.
+bool is_local(const std::string& path) {
+  return !path.empty() && !path.starts_with("s3://");
+}
+
 }  // namespace
 
 void check_outputs(const Options& options) {
-  if (!options.save.empty()) {
+  if (is_local(options.save)) {
     check_save(without_slash(options.save));
   }
-  if (!options.checkpoints.empty()) {
+  if (is_local(options.checkpoints)) {
     check_series(without_slash(options.checkpoints));
   }
-  if (!options.export_to.empty()) {
+  if (is_local(options.export_to)) {
     check_export(without_slash(options.export_to));
   }
 }

@@ -21,10 +21,15 @@ Error file_error(std::string_view action, const fs::path& path, int error_number
 
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)),
-      file_(temporary_name(path_), create_replacement(path_, temporary_name(path_))) {}
+      file_(is_object(path_) ? OutputFile(path_)
+                             : OutputFile(temporary_name(path_),
+                                          create_replacement(path_, temporary_name(path_)))) {}
 
 void AtomicFile::commit() {
   file_.close();
+  if (is_object(path_)) {
+    return;
+  }
   try {
     replace_file(file_.path(), path_);
   } catch (const Error&) {
@@ -34,8 +39,12 @@ void AtomicFile::commit() {
 }
 
 void check_free(const fs::path& path, Overwrite overwrite) {
-  std::error_code ignored;
-  if (overwrite == Overwrite::no && fs::exists(fs::symlink_status(path, ignored))) {
+  const auto is_there = [&path] {
+    std::error_code ignored;
+    return is_object(path) ? object_store().find(path).has_value()
+                           : fs::exists(fs::symlink_status(path, ignored));
+  };
+  if (overwrite == Overwrite::no && is_there()) {
     throw Error(Errc::config, path.string() + " exists; choose another name or give --overwrite");
   }
 }
@@ -48,6 +57,9 @@ void write_file(const fs::path& path, std::string_view text, Overwrite overwrite
 }
 
 void sync_folder(const fs::path& folder) {
+  if (is_object(folder)) {
+    return;
+  }
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: the file system does not support fsync on folders (some network file systems).
   if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) {

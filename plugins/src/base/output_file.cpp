@@ -22,7 +22,12 @@ constexpr std::size_t kBufferBytes = 64 << 10;
 
 }  // namespace
 
-OutputFile::OutputFile(std::filesystem::path path) : OutputFile(path, create_file(path)) {}
+OutputFile::OutputFile(std::filesystem::path path)
+    : OutputFile(path, is_object(path) ? UniqueFd() : create_file(path)) {
+  if (!fd_) {
+    object_ = object_store().create(path_);
+  }
+}
 
 OutputFile::OutputFile(std::filesystem::path path, UniqueFd file)
     : path_(std::move(path)), fd_(std::move(file)) {
@@ -36,6 +41,11 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write_through(std::span<const std::byte> bytes) {
+  if (object_) {
+    object_->write(bytes);
+    written_ += bytes.size();
+    return;
+  }
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd_.get(), bytes.data(), bytes.size());
     if (count < 0 && errno != EINTR) {
@@ -72,6 +82,9 @@ void OutputFile::write(std::string_view text) {
 }
 
 void OutputFile::reserve(std::uint64_t nbytes) {
+  if (object_) {
+    return object_->expect(nbytes);
+  }
   // On a tmpfs, fallocate would clear the pages that the data overwrites anyway; this takes a tenth
   // of the time of writing them.
   struct statfs system {};
@@ -91,6 +104,9 @@ void OutputFile::reserve(std::uint64_t nbytes) {
 
 void OutputFile::close() {
   flush();
+  if (object_) {
+    return object_->finish();
+  }
   if (::fsync(fd_.get()) != 0) {
     throw file_error("flush", path_, errno);
   }

@@ -2,6 +2,7 @@
 #include "acc/runtime/checkpoint_series.hpp"
 
 #include "acc/base/log.hpp"
+#include "acc/base/object_store.hpp"
 #include "acc/checkpoint/open/series_folder.hpp"
 #include "api/runtime_state.hpp"
 
@@ -32,7 +33,8 @@ std::int64_t number_of(const fs::path& path) {
 /// The job's record of a folder. Kept in the runtime, because several CheckpointSeries objects of
 /// one job may use the same folder.
 detail::KnownSeries& known(detail::RuntimeState& state, const std::string& folder) {
-  return state.series[(fs::absolute(folder) / "").lexically_normal().string()];
+  const fs::path path = is_object(folder) ? fs::path(folder) : fs::absolute(folder);
+  return state.series[(path / "").lexically_normal().string()];
 }
 
 /// Returns the number of the next checkpoint. Throws Error(config) if a checkpoint has appeared

@@ -2,9 +2,9 @@
 #include "device/open_device.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/part_path.hpp"
 #include "acc/base/variables.hpp"
 #include "device/cpu_device.hpp"
-#include "device/part_path.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/object_store.hpp"
 #include "state_dict/attempt.hpp"
 #include "state_dict/model_files.hpp"
 #include "state_dict/saved_arrays.hpp"
@@ -46,9 +47,17 @@ void save(std::span<const Part> parts, const std::string& directory, const Saved
                       "saving " + directory, snapshot.nbytes);
   SnapshotWriter writer(snapshot, directory, id, existing, meter);
   try {
+    const auto settle = [&](const Attempt& attempt) {
+      attempt.settle(groups, "saving " + directory, [&writer] { writer.abandon(); });
+    };
     Attempt attempt;
+    writer.begin(attempt);
+    if (is_object(directory)) {
+      // They have no temporary names: the others must not write before rank 0 has looked.
+      settle(attempt);
+    }
     writer.write(attempt);
-    attempt.settle(groups, "saving " + directory, [&writer] { writer.abandon(); });
+    settle(attempt);
   } catch (...) {
     writer.abandon();
     throw;

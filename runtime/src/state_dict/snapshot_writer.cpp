@@ -10,8 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <system_error>
-
 namespace acc::state_dict {
 namespace {
 
@@ -44,8 +42,11 @@ SnapshotWriter::SnapshotWriter(const Snapshot& snapshot, const std::string& dire
       meter_(meter),
       expected_(snapshot.expected) {}
 
+void SnapshotWriter::begin(Attempt& attempt) {
+  attempt([this] { make_folder(); });
+}
+
 void SnapshotWriter::write(Attempt& attempt) {
-  attempt([this] { begin(); });
   attempt([this] {
     for (const PlannedFolder& planned : snapshot_.folders) {
       write_folder(planned);
@@ -59,7 +60,7 @@ void SnapshotWriter::write(Attempt& attempt) {
 }
 
 // Names are checked here, inside of the attempt, so that an error on one rank reaches all.
-void SnapshotWriter::begin() {
+void SnapshotWriter::make_folder() {
   folder_.emplace(directory_, accelerate::is_ours, id_, existing_);
   check_names(snapshot_.state.program);
   check_names(snapshot_.state.of_rank);
@@ -116,17 +117,17 @@ void SnapshotWriter::commit() {
 
 // Checks that rank 0 sees a rank's file, which fails if the machines do not share the folder.
 Manifest::File SnapshotWriter::found(const Snapshot::Expected& each) const {
-  const fs::path path = in_folder(each.path);
-  std::error_code error;
-  const std::uintmax_t nbytes = fs::file_size(path, error);
-  if (error || (each.nbytes && nbytes != *each.nbytes)) {
+  const InputPath path = in_folder(each.path);
+  const bool is_there = path.exists();
+  const std::uint64_t nbytes = is_there ? path.nbytes() : 0;
+  if (!is_there || (each.nbytes && nbytes != *each.nbytes)) {
     throw Error(
         Errc::disagreement,
         fmt::format("rank {} wrote no file {} that rank 0 can see: {}; all machines must share "
                     "the checkpoint's folder",
                     each.rank, path.string(),
-                    error ? error.message()
-                          : fmt::format("expected {} bytes, found {}", *each.nbytes, nbytes)),
+                    is_there ? fmt::format("expected {} bytes, found {}", *each.nbytes, nbytes)
+                             : "No such file or directory"),
         each.rank);
   }
   return {each.path, nbytes, each.is_small ? crc32_of(InputFile(path), 0, nbytes) : each.crc32};

@@ -25,9 +25,11 @@ class SnapshotWriter {
   SnapshotWriter(const Snapshot& snapshot, const std::string& directory, std::uint32_t id,
                  Existing existing, ProgressMeter& meter);
 
-  /// Makes the temporary folder "<directory>.acc-tmp.<id>", and writes and flushes this rank's
-  /// files. Before that rank 0 completes or removes leftovers of earlier saves and checks the
-  /// target. Errors are kept in the attempt.
+  /// Makes the temporary folder "<directory>.acc-tmp.<id>". Before that rank 0 completes or removes
+  /// leftovers of earlier saves and checks the target. Errors are kept in the attempt.
+  void begin(Attempt& attempt);
+  /// Writes and flushes this rank's files. If the target is a group of objects, `begin` has ended on
+  /// rank 0. Errors are kept in the attempt.
   void write(Attempt& attempt);
   /// Called by rank 0 after all ranks have written: checks that every expected file is visible with
   /// its planned size, writes the manifest, and exchanges the folder with the target. Throws
@@ -40,7 +42,7 @@ class SnapshotWriter {
   [[nodiscard]] std::filesystem::path in_folder(const std::string& path) const {
     return folder_->temporary() / path;
   }
-  void begin();
+  void make_folder();
   void check_there() const;
   void write_folder(const PlannedFolder& planned);
   [[nodiscard]] Manifest::File found(const Snapshot::Expected& each) const;

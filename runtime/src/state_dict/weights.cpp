@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/object_store.hpp"
 #include "acc/base/output_file.hpp"
 #include "acc/base/written_file.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
@@ -99,6 +100,9 @@ void export_file(ModelState& model, const fs::path& path, std::optional<DType> d
     // The extension selects the format, so the temporary name keeps it.
     const fs::path temporary =
         folder_of(path) / (path.stem().string() + ".acc-tmp" + path.extension().string());
+    if (is_object(path)) {  // appears when it is complete
+      return write_weights_file(path, tensors, 0, tensors.items().size(), dtype);
+    }
     check_replaceable(path);
     try {
       write_weights_file(temporary, tensors, 0, tensors.items().size(), dtype);

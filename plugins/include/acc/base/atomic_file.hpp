@@ -18,9 +18,9 @@ Error file_error(std::string_view action, const std::filesystem::path& path, int
 
 /// Writes a file so that a reader sees either all of it or nothing. The bytes go to the temporary
 /// name of the path (written_file.hpp), which replaces a leftover of a killed writer; `commit`
-/// renames it. An existing file is replaced only if it is a regular one, and keeps its owner and
-/// permissions. The destructor removes the temporary file if `commit` was not called. Not for two
-/// writers of one path at the same time.
+/// renames it; an object appears as a whole by itself. An existing file is replaced only if it is a
+/// regular one, and keeps its owner and permissions. The destructor removes the temporary file if
+/// `commit` was not called. Not for two writers of one path at the same time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/object_store.hpp"
 #include "acc/base/unique_fd.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace acc {
 
-/// Writes a new file sequentially. Small writes are buffered; large writes go to the kernel without
-/// a copy. The path must be a temporary name, or lie in a folder with a temporary name, because
-/// other processes could read the incomplete file (AtomicFile does this for single files). Members
-/// throw Error(config) with the path and the text of errno.
+/// Writes a new file, or an object (`is_object`), sequentially. Small writes are buffered; large
+/// writes go to the kernel without a copy. The path of a file must be a temporary name, or lie in a
+/// folder with a temporary name, because other processes could read the incomplete file (AtomicFile
+/// does this for single files). Members throw Error(config) with the path and the text of errno.
 class OutputFile {
  public:
-  /// Creates the file, in the place of a regular file of this name (`create_file`).
+  /// Creates the file, in the place of a regular file of this name (`create_file`). An object
+  /// appears when it is closed.
   explicit OutputFile(std::filesystem::path path);
   /// Writes to a new file that is open.
   OutputFile(std::filesystem::path path, UniqueFd file);
@@ -43,7 +46,8 @@ class OutputFile {
   void write_through(std::span<const std::byte> bytes);
 
   std::filesystem::path path_;
-  UniqueFd fd_;
+  UniqueFd fd_;  ///< none: an object
+  std::unique_ptr<ObjectWriter> object_;
   std::string buffer_;         ///< small writes that have not reached the kernel yet
   std::uint64_t written_ = 0;  ///< bytes that the kernel has accepted
 };

@@ -17,8 +17,9 @@ namespace acc::checkpoint::conversion {
 
 /// Files in a folder, which all get their names together: each is written as its temporary name
 /// (written_file.hpp) and renamed by `commit`, in the order of the list, so that a file that
-/// completes the set (an index) comes last. Without `commit` nothing is left. Throws Error(config)
-/// with the path and the reason of errno.
+/// completes the set (an index) comes last. Objects are written to a temporary folder of this
+/// machine first, and sent by `commit`. Without `commit` nothing is left. Throws Error(config) with
+/// the path and the reason of errno.
 class OutputSet {
  public:
   /// Creates the folder if it does not exist. Its parent must exist.
@@ -45,10 +46,13 @@ class OutputSet {
     std::filesystem::path path;
     UniqueFd fd;  ///< none if the caller writes it
   };
-  std::filesystem::path folder_;
+  std::filesystem::path folder_, written_in_;
   bool made_folder_ = false;
   std::vector<File> files_;
 };
+
+/// Copies a file or an object and flushes it.
+void copy_flushed(const InputPath& from, const std::filesystem::path& to);
 
 /// The folder of an output while it is filled. Without `commit` it is removed.
 class NewFolder {

@@ -36,7 +36,7 @@ struct Place {
 /// Readers of a folder prefer model.safetensors if there is also a set of shards.
 void check_no_other_form(const fs::path& folder, bool is_set) {
   const fs::path other = folder / kOneFile;
-  if (is_set && fs::exists(other)) {
+  if (is_set && InputPath(other).exists()) {
     throw Error(Errc::config, "will not write shards next to " + other.string() +
                                   ", which readers would take instead; remove it, or choose "
                                   "another folder");

@@ -34,19 +34,6 @@ bool is_other_state(const std::string& name, int num_processes) {
       [&](std::string_view start) { return name.starts_with(start); });
 }
 
-// Copies a file and flushes it.
-void copy_file(const InputPath& from, const fs::path& to) {
-  const InputFile file(from);
-  OutputFile out(to);
-  std::vector<std::byte> buffer(kTileBytes);
-  for (std::uint64_t done = 0; done < file.nbytes(); done += buffer.size()) {
-    buffer.resize(std::min<std::uint64_t>(buffer.size(), file.nbytes() - done));
-    file.read(done, buffer);
-    out.write(buffer);
-  }
-  out.close();
-}
-
 std::uint32_t crc32_of(const fs::path& path) {
   const InputFile file(path);
   return crc32_of(file, 0, file.nbytes());
@@ -153,7 +140,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
     }
   }
   for (const InputPath& from : copies_) {
-    copy_file(from, folder.path() / from.filename());
+    copy_flushed(from, folder.path() / from.filename());
   }
   for (const Part& part : parts_) {
     result.tensors += check_part(folder.path() / part.name, part.folder, options_);
@@ -173,15 +160,13 @@ void SaveFolder::write_manifest(const fs::path& folder, Manifest manifest) const
     manifest.plans[part.name] = dcp::format_plan(part.folder.plan);
   }
   manifest.files.clear();
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file()) {
-      continue;
-    }
+  const InputPath written = folder;
+  for (const std::string& name : files_below(written)) {
     // Archives in .distcp files have their own checksums. All other files are small.
-    const bool checks_itself = entry.path().extension() == ".distcp";
+    const bool checks_itself = name.ends_with(".distcp");
     manifest.files.push_back(
-        {entry.path().lexically_relative(folder).generic_string(), entry.file_size(),
-         checks_itself ? std::nullopt : std::optional(crc32_of(entry.path()))});
+        {name, (written / name).nbytes(),
+         checks_itself ? std::nullopt : std::optional(crc32_of(folder / name))});
   }
   std::sort(manifest.files.begin(), manifest.files.end(),
             [](const Manifest::File& a, const Manifest::File& b) { return a.path < b.path; });

@@ -3,7 +3,10 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/object_store.hpp"
+#include "acc/base/output_file.hpp"
 #include "acc/base/written_file.hpp"
+#include "acc/checkpoint/files/input_path.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -35,6 +38,10 @@
 // temporary folder to "D.acc-new", fsyncs the parent, moves D away, and renames "D.acc-new" to D.
 // From the first of these renames on, "D.acc-new" is the newest complete checkpoint. `current`
 // prefers it, and the next `begin` completes the renames.
+//
+// Objects have no folders and no renames. They are written under the name of the target, where
+// nothing complete may be, and beside them an object ".acc-unfinished", which `commit` removes. A
+// crash leaves it there, and the next `begin` with this target removes all of them.
 namespace acc::checkpoint {
 
 namespace fs = std::filesystem;
@@ -46,6 +53,9 @@ constexpr const char* kRemoved = ".acc-tmp.removed";
 
 // Returns the path as absolute, without symbolic links and without a slash at the end.
 fs::path resolved(const fs::path& path) {
+  if (is_object(path)) {
+    return path.has_filename() ? path : path.parent_path();
+  }
   std::error_code error;
   fs::path result = fs::weakly_canonical(fs::absolute(path), error);
   if (error) {
@@ -188,9 +198,30 @@ void keep_own_permissions(const fs::path& temporary, const fs::path& target) {
   }
 }
 
+bool is_unfinished(const fs::path& group) {
+  return object_store().find(group / kUnfinishedMark).has_value();
+}
+
+void mark_unfinished(const fs::path& group) {
+  OutputFile(group / kUnfinishedMark).close();
+}
+
+// What is left after a crash in between is marked as unfinished.
+void remove_objects(const fs::path& group) {
+  const std::vector<std::string> paths = files_below(group);
+  mark_unfinished(group);
+  for (const std::string& path : paths) {
+    object_store().remove(group / path);
+  }
+  object_store().remove(group / kUnfinishedMark);
+}
+
 }  // namespace
 
 void remove_at_once(const fs::path& folder) {
+  if (is_object(folder)) {
+    return remove_objects(folder);
+  }
   if (!is_there(folder)) {
     return;
   }
@@ -214,7 +245,8 @@ void remove_at_once(const fs::path& folder) {
 AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std::string&)> is_ours,
                            std::uint32_t id, Existing existing)
     : target_(resolved(target)),
-      temporary_(target_.string() + kTemporary + std::to_string(id)),
+      temporary_(is_object(target_) ? target_.string()
+                                    : target_.string() + kTemporary + std::to_string(id)),
       new_(target_.string() + ".acc-new"),
       is_ours_(std::move(is_ours)),
       existing_(existing) {}
@@ -265,6 +297,9 @@ void AtomicFolder::remove_predecessors() const {
 }
 
 void AtomicFolder::make(const std::vector<std::string>& folders) {
+  if (is_object(target_)) {
+    return;  // `begin` has marked it
+  }
   if (!made_) {
     make_parents(folder_of(temporary_));
     make_folder(temporary_);
@@ -282,7 +317,11 @@ void AtomicFolder::make(const std::vector<std::string>& folders) {
 // Leftovers of a failed removal are found by the next `begin`.
 void AtomicFolder::abandon() noexcept {
   try {
-    clear_away(temporary_);
+    if (!is_object(target_)) {
+      clear_away(temporary_);
+    } else if (made_) {
+      remove_objects(target_);
+    }
   } catch (const std::exception&) {
   }
 }
@@ -290,6 +329,9 @@ void AtomicFolder::abandon() noexcept {
 // Steps that a predecessor did not reach come first: "D.acc-new" is newer than D and must not be
 // treated as a leftover.
 void AtomicFolder::begin() {
+  if (is_object(target_)) {
+    return begin_objects();
+  }
   if (is_there(new_)) {
     check_ours(new_);
     put_new_in_place();
@@ -301,6 +343,27 @@ void AtomicFolder::begin() {
   }
 }
 
+void AtomicFolder::begin_objects() {
+  const bool unfinished = is_unfinished(target_);
+  const std::vector<std::string> paths = files_below(target_);
+  if (!unfinished && !paths.empty()) {
+    throw Error(Errc::config, "cannot replace " + target_.string() +
+                                  ": objects cannot be replaced in one step; choose another name, "
+                                  "save in a series, or remove them first");
+  }
+  for (const std::string& path : paths) {
+    if (!is_ours_(path)) {
+      throw Error(Errc::config, "will not write to " + target_.string() + ": it holds '" + path +
+                                    "', which is not part of a checkpoint; choose another name");
+    }
+  }
+  if (unfinished) {
+    remove_objects(target_);
+  }
+  mark_unfinished(target_);
+  made_ = true;
+}
+
 Error AtomicFolder::taken_over() const {
   return {Errc::config,
           "cannot write the folder " + target_.string() + ": " + temporary_.string() +
@@ -309,12 +372,15 @@ Error AtomicFolder::taken_over() const {
 }
 
 void AtomicFolder::check_there() const {
-  if (made_ && !is_folder(temporary_)) {
+  if (made_ && !is_object(target_) && !is_folder(temporary_)) {
     throw taken_over();
   }
 }
 
 void AtomicFolder::commit() {
+  if (is_object(target_)) {
+    return object_store().remove(target_ / kUnfinishedMark);
+  }
   if (!is_folder(temporary_)) {
     throw taken_over();
   }
@@ -386,6 +452,9 @@ void AtomicFolder::put_new_in_place() const {
 }
 
 fs::path AtomicFolder::current() const {
+  if (is_object(target_)) {
+    return target_;
+  }
   return is_there(new_) ? new_ : target_;
 }
 

@@ -3,6 +3,7 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "files/crc32.hpp"
+#include "files/object_reader.hpp"
 
 #include <unistd.h>
 
@@ -29,6 +30,9 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (end < offset || end > opened_.nbytes) {
     throw truncated(path_, end < offset ? std::numeric_limits<std::uint64_t>::max() : end,
                     opened_.nbytes);
+  }
+  if (opened_.object) {
+    return opened_.object->read(offset, out);
   }
   while (!out.empty()) {
     const ssize_t count =

@@ -2,6 +2,8 @@
 #include "acc/checkpoint/files/input_path.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/object_store.hpp"
+#include "files/object_reader.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,6 +15,7 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -92,11 +95,48 @@ std::vector<std::string> names_in(int folder, const fs::path& path) {
 
 }  // namespace
 
-/// The opened folder, and what was seen in it. Paths are those of the messages; system calls get
-/// them relative to the folder.
+/// The opened folder, and what was seen in it.
 class InputPath::Folder {
  public:
-  explicit Folder(const fs::path& path) : path_(path) {
+  using IsPart = std::function<bool(const std::string& name)>;
+  struct Status {
+    bool is_file = false, is_folder = false;
+    std::uint64_t nbytes = 0;
+  };
+
+  virtual ~Folder() = default;
+  /// Returns nothing if nothing has this name.
+  virtual std::optional<Status> status(const fs::path& path) = 0;
+  [[nodiscard]] virtual std::vector<std::string> names(const fs::path& path) = 0;
+  virtual std::vector<std::string> names_of(const fs::path& path, const IsPart& is_part) = 0;
+  virtual Opened open(const fs::path& path) = 0;
+  virtual void check_unchanged() = 0;
+
+ protected:
+  /// A list of names that must stay as it is.
+  struct Listed {
+    IsPart is_part;
+    std::vector<std::string> names;
+  };
+
+  std::vector<std::string> select(const fs::path& path, const IsPart& is_part) {
+    std::vector<std::string> found = names(path);
+    std::erase_if(found, [&](const std::string& name) { return !is_part(name); });
+    return found;
+  }
+  static Error changed(const fs::path& path, const std::string& what) {
+    return {Errc::config, path.string() + ": " + what +
+                              " while the checkpoint was read: a program saves there, and what was "
+                              "read may be of two checkpoints; read it again when the save is "
+                              "over"};
+  }
+};
+
+/// A folder of files. Paths are those of the messages; system calls get them relative to the
+/// folder.
+class InputPath::LocalFolder final : public Folder {
+ public:
+  explicit LocalFolder(const fs::path& path) : path_(path) {
     open();
     if (!fd_ && (errno == ENOTDIR || errno == ENOENT)) {
       path_ = path.parent_path();
@@ -107,25 +147,25 @@ class InputPath::Folder {
     }
   }
 
-  /// Returns false if nothing has this name.
-  bool status(const fs::path& path, struct stat& status) {
-    if (find(path, status) != 0) {
+  std::optional<Status> status(const fs::path& path) override {
+    struct stat found {};
+    if (find(path, found) != 0) {
       if (errno != ENOENT && errno != ENOTDIR) {
         throw file_error("access", path, errno);
       }
       const std::lock_guard lock(mutex_);
       absent_.insert(path.native());
-      return false;
+      return std::nullopt;
     }
-    return true;
+    return Status{S_ISREG(found.st_mode), S_ISDIR(found.st_mode),
+                  static_cast<std::uint64_t>(found.st_size)};
   }
 
-  std::vector<std::string> names(const fs::path& path) const {
+  std::vector<std::string> names(const fs::path& path) override {
     return names_in(open_at(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY), path);
   }
 
-  using IsPart = std::function<bool(const std::string& name)>;
-  std::vector<std::string> names_of(const fs::path& path, const IsPart& is_part) {
+  std::vector<std::string> names_of(const fs::path& path, const IsPart& is_part) override {
     std::vector<std::string> names = select(path, is_part);
     struct stat status {};
     for (const std::string& name : names) {
@@ -143,7 +183,7 @@ class InputPath::Folder {
     return names;
   }
 
-  Opened open(const fs::path& path) {
+  Opened open(const fs::path& path) override {
     struct stat status {};
     Opened file = opened_file(UniqueFd(open_at(path, kOpenFile)), path, status);
     while (is_of_this_interval(identity_of(status))) {
@@ -156,7 +196,7 @@ class InputPath::Folder {
     return file;
   }
 
-  void check_unchanged() {
+  void check_unchanged() override {
     if (!fd_) {
       return;
     }
@@ -193,11 +233,6 @@ class InputPath::Folder {
   }
 
  private:
-  struct Listed {
-    IsPart is_part;
-    std::vector<std::string> names;
-  };
-
   // Remembers a file when it is first seen. Returns false if it is no longer what it was then.
   bool note(const fs::path& path, const struct stat& status) {
     const Identity identity = identity_of(status);
@@ -230,18 +265,6 @@ class InputPath::Folder {
     }
     return ::openat(fd_.get(), relative(path).c_str(), flags);
   }
-  std::vector<std::string> select(const fs::path& path, const IsPart& is_part) const {
-    std::vector<std::string> found = names(path);
-    std::erase_if(found, [&](const std::string& name) { return !is_part(name); });
-    return found;
-  }
-  static Error changed(const fs::path& path, const std::string& what) {
-    return {Errc::config, path.string() + ": " + what +
-                              " while the checkpoint was read: a program saves there, and what was "
-                              "read may be of two checkpoints; read it again when the save is "
-                              "over"};
-  }
-
   fs::path path_;
   UniqueFd fd_;
   int reason_ = 0;    ///< errno of the folder that could not be opened
@@ -251,34 +274,170 @@ class InputPath::Folder {
   std::map<std::string, Listed> listed_;
 };
 
-InputPath::InputPath(fs::path path, Opens)
-    : path_(std::move(path)), folder_(std::make_shared<Folder>(path_)) {}
+/// A group of objects. What follows a slash is listed once, so that all questions about one group
+/// are one request; the service refuses to read an object that is no longer the listed one.
+class InputPath::ObjectFolder final : public Folder {
+ public:
+  explicit ObjectFolder(fs::path root) : root_(plain(root)) {}
+
+  std::optional<Status> status(const fs::path& path) override {
+    const fs::path name = plain(path);
+    if (name == root_ && !listed(name).empty()) {
+      return Status{.is_folder = true};
+    }
+    const auto object = find(name);
+    const std::lock_guard lock(mutex_);
+    if (object) {
+      return Status{.is_file = true, .nbytes = object->nbytes};
+    }
+    if (name != root_ && groups_.at(name.parent_path()).contains(name.filename().string() + "/")) {
+      return Status{.is_folder = true};
+    }
+    absent_.insert(name);
+    return std::nullopt;
+  }
+
+  std::vector<std::string> names(const fs::path& path) override {
+    std::vector<std::string> result;
+    for (const auto& [name, object] : listed(plain(path))) {
+      result.push_back(name.ends_with('/') ? name.substr(0, name.size() - 1) : name);
+    }
+    return result;
+  }
+
+  std::vector<std::string> names_of(const fs::path& path, const IsPart& is_part) override {
+    std::vector<std::string> found = select(path, is_part);
+    const std::lock_guard lock(mutex_);
+    for (const std::string& name : found) {
+      seen_.insert(plain(path) / name);
+    }
+    parts_.emplace(plain(path), Listed{is_part, found});
+    return found;
+  }
+
+  Opened open(const fs::path& path) override {
+    const fs::path name = plain(path);
+    const auto object = find(name);
+    if (!object) {
+      throw file_error("open", path, ENOENT);
+    }
+    const std::lock_guard lock(mutex_);
+    seen_.insert(name);
+    return {UniqueFd(), object->nbytes, std::make_shared<ObjectReader>(name, *object)};
+  }
+
+  void check_unchanged() override {
+    const std::lock_guard lock(mutex_);
+    const auto known = std::exchange(groups_, {});
+    const auto known_root = std::exchange(root_object_, {});
+    knows_root_ = false;
+    for (const fs::path& name : seen_) {
+      const auto before = name == root_ ? known_root : object_in(known, name);
+      if (find_unlocked(name) != before) {
+        throw changed(name, "was written, replaced or removed");
+      }
+    }
+    for (const fs::path& name : absent_) {
+      if (find_unlocked(name)) {
+        throw changed(name, "has appeared");
+      }
+    }
+    for (const auto& [path, part] : parts_) {
+      std::vector<std::string> found;
+      for (const auto& [name, object] : list_unlocked(path)) {
+        const std::string bare = name.ends_with('/') ? name.substr(0, name.size() - 1) : name;
+        if (part.is_part(bare)) {
+          found.push_back(bare);
+        }
+      }
+      if (found != part.names) {
+        throw changed(path, "has other files");
+      }
+    }
+  }
+
+ private:
+  using Group = std::map<std::string, ObjectStore::Found>;
+  using Groups = std::map<fs::path, Group>;
+
+  /// Without a slash at the end.
+  static fs::path plain(const fs::path& path) {
+    return path.has_filename() || path == "s3://" ? path : path.parent_path();
+  }
+  static std::optional<ObjectStore::Found> object_in(const Groups& groups, const fs::path& name) {
+    const auto group = groups.find(name.parent_path());
+    if (group == groups.end()) {
+      return std::nullopt;
+    }
+    const auto found = group->second.find(name.filename().string());
+    return found == group->second.end() ? std::nullopt : std::optional(found->second);
+  }
+  const Group& list_unlocked(const fs::path& path) {
+    const auto found = groups_.find(path);
+    return found != groups_.end() ? found->second
+                                  : groups_.emplace(path, object_store().list(path)).first->second;
+  }
+  Group listed(const fs::path& path) {
+    const std::lock_guard lock(mutex_);
+    return list_unlocked(path);
+  }
+  /// The root may lie among many objects, which are not listed for it.
+  std::optional<ObjectStore::Found> find_unlocked(const fs::path& name) {
+    if (name == root_) {
+      if (!std::exchange(knows_root_, true)) {
+        root_object_ = object_store().find(name);
+      }
+      return root_object_;
+    }
+    list_unlocked(name.parent_path());
+    return object_in(groups_, name);
+  }
+  std::optional<ObjectStore::Found> find(const fs::path& name) {
+    const std::lock_guard lock(mutex_);
+    return find_unlocked(name);
+  }
+
+  fs::path root_;
+  std::mutex mutex_;  // guards the members below
+  std::optional<ObjectStore::Found> root_object_;
+  bool knows_root_ = false;
+  Groups groups_;
+  std::set<fs::path> seen_, absent_;
+  std::map<fs::path, Listed> parts_;
+};
+
+InputPath::InputPath(fs::path path, Opens) : path_(std::move(path)) {
+  if (is_object(path_)) {
+    folder_ = std::make_shared<ObjectFolder>(path_);
+  } else {
+    folder_ = std::make_shared<LocalFolder>(path_);
+  }
+}
 
 InputPath InputPath::at(fs::path path) const {
   return {std::move(path), folder_};
 }
 
 bool InputPath::exists() const {
-  struct stat status {};
-  return folder_->status(path_, status);
+  return folder_->status(path_).has_value();
 }
 
 bool InputPath::is_file() const {
-  struct stat status {};
-  return folder_->status(path_, status) && S_ISREG(status.st_mode);
+  const auto status = folder_->status(path_);
+  return status && status->is_file;
 }
 
 bool InputPath::is_folder() const {
-  struct stat status {};
-  return folder_->status(path_, status) && S_ISDIR(status.st_mode);
+  const auto status = folder_->status(path_);
+  return status && status->is_folder;
 }
 
 std::uint64_t InputPath::nbytes() const {
-  struct stat status {};
-  if (!folder_->status(path_, status)) {
+  const auto status = folder_->status(path_);
+  if (!status) {
     throw file_error("read", path_, ENOENT);
   }
-  return static_cast<std::uint64_t>(status.st_size);
+  return status->nbytes;
 }
 
 std::vector<std::string> InputPath::names() const {
@@ -295,8 +454,26 @@ InputPath::Opened InputPath::open() const {
 }
 
 InputPath::Opened InputPath::open_alone(const fs::path& path) {
+  if (is_object(path)) {
+    return InputPath(path).open();
+  }
   struct stat status {};
   return opened_file(UniqueFd(::open(path.c_str(), kOpenFile)), path, status);
+}
+
+std::vector<std::string> files_below(const InputPath& folder) {
+  std::vector<std::string> result;
+  for (const std::string& name : folder.names()) {
+    const InputPath path = folder / name;
+    if (path.is_file() && name != kUnfinishedMark) {
+      result.push_back(name);
+    } else if (path.is_folder()) {
+      for (const std::string& below : files_below(path)) {
+        result.push_back(name + "/" + below);
+      }
+    }
+  }
+  return result;
 }
 
 void InputPath::check_unchanged() const {

@@ -130,6 +130,11 @@ Format format_of(const InputPath& path) {
     return format_of_file(path);
   }
   const std::set<std::string> names = name_set(path);
+  if (names.contains(kUnfinishedMark)) {
+    throw Error(Errc::config, path.string() +
+                                  ": not a checkpoint: a save to it was not completed, or "
+                                  "is under way");
+  }
   if (const auto format = format_of_folder(path, names)) {
     return *format;
   }

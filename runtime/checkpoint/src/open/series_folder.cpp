@@ -2,6 +2,7 @@
 #include "acc/checkpoint/open/series_folder.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/object_store.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/files/atomic_folder.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
@@ -51,13 +52,17 @@ bool is_left_behind(std::string_view name) {
 
 // True if the checkpoint is complete. Ours get their name only when they are; Accelerate's have no
 // manifest, and count if their model is there.
+// Objects of a save that was killed stay under its name, so that only the manifest tells.
 bool is_complete(const fs::path& checkpoint) {
-  std::error_code ignored;
-  return fs::is_regular_file(checkpoint / kManifestFile, ignored) ||
-         accelerate::find_model(checkpoint, 0).has_value();
+  const InputPath opened = checkpoint;
+  return (opened / kManifestFile).is_file() ||
+         (!is_object(checkpoint) && accelerate::find_model(opened, 0).has_value());
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
+  if (is_object(folder)) {
+    return InputPath(folder).names();
+  }
   std::error_code error;
   std::vector<std::string> names;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -83,10 +88,9 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
 // Returns the content of `latest`, without the newline that a file written by hand may have.
 // Returns "" if the file is missing or does not name a checkpoint of the series.
 std::string named_by_latest(const fs::path& folder) {
-  const fs::path path = folder / kLatest;
-  std::error_code ignored;
+  const InputPath path = InputPath(folder) / kLatest;
   // Some programs keep a symbolic link to a folder under this name.
-  if (!fs::is_regular_file(path, ignored)) {
+  if (!path.is_file()) {
     return "";
   }
   constexpr std::uint64_t kLongest = 64;  // longer than any name and a line end
@@ -131,7 +135,10 @@ std::vector<std::string> SeriesFolder::committed(const fs::path& path,
     }
   };
   for (const std::string& left : names_in(folder_)) {
-    if (is_left_behind(left)) {
+    // Objects have no temporary names.
+    const bool is_unfinished =
+        is_object(folder_) && number_of(left) && left != name && !is_complete(folder_ / left);
+    if (is_left_behind(left) || is_unfinished) {
       remove(folder_ / left);
     }
   }

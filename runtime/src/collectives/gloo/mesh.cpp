@@ -2,7 +2,7 @@
 #include "collectives/gloo/mesh.hpp"
 
 #include "acc/base/error.hpp"
-#include "device/part_path.hpp"
+#include "acc/base/part_path.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ bool other_gloo_in_program() {
 
 /// Loads the library once; it is never unloaded, because threads of Gloo may run.
 MeshEntry load() {
-  const std::string path = device::part_path(kLibrary);
+  const std::string path = part_path(kLibrary);
   // RTLD_DEEPBIND: the library and its Gloo find their own symbols before those of the program.
   // Only if that is needed: it also hides an allocator that the program puts in front of libc's.
   const int binding = other_gloo_in_program() ? RTLD_DEEPBIND : 0;

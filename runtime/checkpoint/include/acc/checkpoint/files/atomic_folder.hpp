@@ -12,6 +12,9 @@
 /// A folder that is either complete or absent, also when it replaces an older one. It is filled
 /// under the name "<target>.acc-tmp.<id>" and then exchanged with the target in one step. Any
 /// number of processes on any machines may fill it at once. One of them calls `begin` and `commit`.
+/// A target may also be a group of objects (`is_object`): they are written under its name, after
+/// `begin` has returned, and never replace complete ones; from `begin` to `commit` an object
+/// ".acc-unfinished" is among them.
 /// The file atomic_folder.cpp describes each step and what a crash leaves.
 namespace acc::checkpoint {
 
@@ -62,6 +65,7 @@ class AtomicFolder {
   [[nodiscard]] std::filesystem::path current() const;
 
  private:
+  void begin_objects();
   void discard(const std::filesystem::path& folder) const;
   void remove_predecessors() const;
   void check_ours(const std::filesystem::path& folder) const;

@@ -12,8 +12,8 @@
 
 namespace acc::checkpoint {
 
-/// A regular file opened for reading. Any thread may read. All errors are Error(config) with the
-/// path.
+/// A regular file, or an object, opened for reading. Any thread may read. All errors are
+/// Error(config) with the path.
 class InputFile {
  public:
   /// Opens a file of a checkpoint.

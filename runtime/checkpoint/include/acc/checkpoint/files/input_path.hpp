@@ -14,11 +14,13 @@
 
 namespace acc::checkpoint {
 
-/// A path of a checkpoint that is read, in a folder that was opened once. All that is read of a
-/// checkpoint has one such folder, so that a read that a save overtakes fails instead of returning
-/// parts of two checkpoints: names are looked up relative to the opened folder, and
-/// `check_unchanged` proves that everything that was looked at is still as it was first seen.
-/// Copies, and paths made with `/`, share the opened folder. Thread-safe.
+class ObjectReader;
+
+/// A path of a checkpoint that is read, of files or of objects (`is_object`), in a folder that was
+/// opened once. All that is read of a checkpoint has one such folder, so that a read that a save
+/// overtakes fails instead of returning parts of two checkpoints: names are looked up relative to
+/// the opened folder, and `check_unchanged` proves that everything that was looked at is still as
+/// it was first seen. Copies, and paths made with `/`, share the opened folder. Thread-safe.
 class InputPath {
  public:
   /// No path, until one is assigned.
@@ -55,9 +57,11 @@ class InputPath {
   [[nodiscard]] std::vector<std::string> names_of(
       const std::function<bool(const std::string& name)>& is_part) const;
 
+  /// A file that was opened, or an object.
   struct Opened {
     UniqueFd fd;
     std::uint64_t nbytes = 0;
+    std::shared_ptr<ObjectReader> object = nullptr;
   };
   /// Opens a regular file for reading.
   [[nodiscard]] Opened open() const;
@@ -73,6 +77,8 @@ class InputPath {
 
  private:
   class Folder;
+  class LocalFolder;
+  class ObjectFolder;
   struct Opens {};
   InputPath(std::filesystem::path path, Opens);
   InputPath(std::filesystem::path path, std::shared_ptr<Folder> folder)
@@ -81,6 +87,12 @@ class InputPath {
   std::filesystem::path path_;
   std::shared_ptr<Folder> folder_;
 };
+
+/// Name of the object that is among those of a checkpoint while they are written (AtomicFolder).
+inline constexpr const char* kUnfinishedMark = ".acc-unfinished";
+
+/// Returns the paths of all files in a folder and its subfolders, relative to it, without the mark.
+std::vector<std::string> files_below(const InputPath& folder);
 
 /// Returns what `body` returns, which reads from `path`. A fault that it finds may come from a save
 /// that has overtaken it: then throws what check_unchanged does instead.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/part_path.hpp"
+#include "acc/base/part_path.hpp"
 
 #include <dlfcn.h>
 
 #include <filesystem>
 
-namespace acc::device {
+namespace acc {
 
 std::string part_path(const char* library) {
   static const char here = 0;
@@ -21,4 +21,4 @@ std::string part_path(const char* library) {
   return library;
 }
 
-}  // namespace acc::device
+}  // namespace acc
