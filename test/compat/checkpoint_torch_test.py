@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH PROGRAM. PROGRAM is train_gpt, or
-train_torch, which has the same model; it is called train_gpt here. train_gpt saves, and torch resumes from its folders, on one rank and sharded by FSDP 2; torch's FSDP 2 saves, and
-train_gpt resumes. The losses must equal those of an uninterrupted run. Exits with 77 without torch."""
+"""Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH PROGRAM... The programs are train_gpt, and
+train_torch, which has the same model. Each saves, and torch resumes from its folders, on one rank and sharded by FSDP 2;
+torch's FSDP 2 saves, and each resumes. The losses must equal those of an uninterrupted run. Exits with 77 without
+torch."""
 
 import json
 import os
@@ -20,7 +21,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-ACCLAUNCH, TRAIN_GPT = sys.argv[1:]
+ACCLAUNCH, *PROGRAMS = sys.argv[1:]
 WORKER = str(pathlib.Path(__file__).resolve().parent / "workers" / "torch_gpt.py")
 LAYERS, DIM, HEADS, VOCAB, POSITIONS, ROWS = 2, 32, 4, 50, 17, 12
 SIZES = f"{LAYERS},{DIM},{HEADS},{VOCAB}"
@@ -49,22 +50,25 @@ def fsdp(strategy, form="SHARDED_STATE_DICT"):
             "--fsdp_transformer_layer_cls_to_wrap", "Block"]
 
 
-def train(folder, ranks, flags, last, *more):
-    """Returns the losses of train_gpt."""
+def train(program, folder, ranks, flags, last, *more):
+    """Returns the losses of a program."""
     metrics = folder / f"metrics_{len(list(folder.iterdir()))}.jsonl"
     data = ["--batches", str(folder / "batches.npy")]
-    if pathlib.Path(TRAIN_GPT).name == "train_torch":
+    if pathlib.Path(program).name == "train_torch":
         torch.save(torch.from_numpy(numpy.load(data[1])), folder / "tokens.pt")
         data = ["--tokens", str(folder / "tokens.pt"), "--lr", "3e-4", "--clip", "0"]
-    run([TRAIN_GPT, *data, "--layers", str(LAYERS), "--heads", str(HEADS), "--dim", str(DIM), "--vocab", str(VOCAB), "--steps", str(last), "--metrics",
-         str(metrics), *map(str, more)], ranks, *flags)
+    run([program, *data, "--layers", str(LAYERS), "--heads", str(HEADS), "--dim", str(DIM), "--vocab",
+         str(VOCAB), "--steps", str(last), "--metrics", str(metrics), *map(str, more)], ranks, *flags)
     return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
 
-def torch_train(folder, ranks, first, last, *more):
-    output = run([WORKER, str(folder / "batches.npy"), str(first), str(last), SIZES,
-                  *map(str, more)], ranks, "--preload", PRELOADED)
-    return json.loads(re.search(r"\{.*\}", output)[0])["losses"]  # after the prefix of its rank
+def torch_train(folder, ranks, loaded, *more):
+    """Returns the losses of torch after it has resumed from each of these folders, which one job does."""
+    loads = [word for each in loaded for word in ("--load", str(each))]
+    output = run([WORKER, str(folder / "batches.npy"), str(SAVED), SIZES, *map(str, more), *loads], ranks,
+                 "--preload", PRELOADED)
+    losses = json.loads(re.search(r"\{.*\}", output)[0])  # after the prefix of its rank
+    return [losses[str(each)] for each in loaded]
 
 
 def expect_near(found, expected, what):
@@ -89,31 +93,36 @@ def expect_weights(saved, exported):
         assert torch.equal(found["model"][name], value), name
 
 
-def test_torch_resumes(folder):
+def save_unbroken(program, folder, strategy, ranks, *groups):
+    """Trains, and once more until the checkpoint in `folder`. Returns the losses after it of the first training."""
+    flags = [*fsdp(strategy), *groups]
+    unbroken = train(program, folder.parent, ranks, flags, LAST)
+    train(program, folder.parent, ranks, flags, SAVED, "--save", folder, "--export", f"{folder}.safetensors")
+    expect_weights(folder, f"{folder}.safetensors")
+    return unbroken[SAVED:]
+
+
+def main(folder):
     two_by_two = ["--use_parallelism_config", "--parallelism_config_dp_replicate_size", "2",
                   "--parallelism_config_dp_shard_size", "2"]
-    for ranks, strategy, groups, readers in ((2, "FULL_SHARD", [], (1, 3)),
-                                             (4, "HYBRID_SHARD", two_by_two, (2,))):
-        flags = fsdp(strategy) + groups
-        saved = folder / f"ours_{ranks}"
-        unbroken = train(folder, ranks, flags, LAST)
-        train(folder, ranks, flags, SAVED, "--save", saved, "--export", f"{saved}.safetensors")
-        expect_weights(saved, f"{saved}.safetensors")
-        for reader in readers:
-            losses = torch_train(folder, reader, SAVED, LAST, "--load", saved)
-            expect_near(losses, unbroken[SAVED:], f"torch on {reader} after {strategy}")
-
-
-def test_train_gpt_resumes(folder):
+    full, hybrid = {}, {}  # the programs' losses after their checkpoints, by folder
+    for program in PROGRAMS:
+        saved = folder / pathlib.Path(program).name
+        full[f"{saved}_full"] = save_unbroken(program, pathlib.Path(f"{saved}_full"), "FULL_SHARD", 2)
+        hybrid[f"{saved}_hybrid"] = save_unbroken(program, pathlib.Path(f"{saved}_hybrid"), "HYBRID_SHARD", 4, *two_by_two)
+    for ranks in (1, 3):
+        for loaded, losses in zip(full, torch_train(folder, ranks, full)):
+            expect_near(losses, full[loaded], f"torch on {ranks} ranks after {loaded}")
     saved = folder / "torch"
-    torch_train(folder, 2, 0, SAVED, "--save", saved)
-    unbroken = torch_train(folder, 2, SAVED, LAST, "--load", saved)
-    for ranks, strategy in ((1, "NO_SHARD"), (4, "FULL_SHARD")):
-        losses = train(folder, ranks, fsdp(strategy), LAST, "--resume", saved)
-        expect_near(losses, unbroken, f"{strategy} on {ranks} after torch")
+    unbroken, *found = torch_train(folder, 2, [saved, *hybrid], "--save", saved)
+    for loaded, losses in zip(hybrid, found):
+        expect_near(losses, hybrid[loaded], f"torch on 2 ranks after {loaded}")
+    for program in PROGRAMS:
+        for ranks, strategy in ((1, "NO_SHARD"), (4, "FULL_SHARD")):
+            losses = train(program, folder, ranks, fsdp(strategy), LAST, "--resume", saved)
+            expect_near(losses, unbroken, f"{program}, {strategy} on {ranks} after torch")
 
 
 with tempfile.TemporaryDirectory() as name:
     make_batches(pathlib.Path(name))
-    test_torch_resumes(pathlib.Path(name))
-    test_train_gpt_resumes(pathlib.Path(name))
+    main(pathlib.Path(name))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPT-2 style decoder in torch, with the parameter names of train_gpt. Trains steps FIRST to LAST of
-a file of batches, on one rank unsharded, on several sharded by FSDP 2. Loads and saves folders of
-torch's DCP.
+"""A GPT-2 style decoder in torch, with the parameter names of train_gpt, on one rank unsharded, on several sharded by
+FSDP 2. Loads and saves folders of torch's DCP.
 
-    python torch_gpt.py BATCHES.npy FIRST LAST LAYERS,DIM,HEADS,VOCAB [--load DIR] [--save DIR]
+    python torch_gpt.py BATCHES.npy STEPS LAYERS,DIM,HEADS,VOCAB [--save DIR] [--load DIR]...
 
-Rank 0 prints the losses of the steps as one line of JSON.
+--save trains on the first STEPS batches of the file and saves. Then each --load resumes from its folder, and trains on
+the other batches. Rank 0 prints the losses after each --load as one line of JSON, by folder.
 """
 import argparse
 import json
@@ -136,30 +136,20 @@ def save(model, optimizer, folder):
              checkpoint_id=os.path.join(folder, OPTIMIZER))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("batches")
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("sizes")
-    parser.add_argument("--load")
-    parser.add_argument("--save")
-    args = parser.parse_args()
+def train(args, batches, loaded=None):
+    """Trains on some batches, from the state in the folder `loaded` if it is given. Returns the model, the optimizer
+    and the losses."""
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    batches = torch.from_numpy(numpy.load(args.batches)).long()
-    if ranks > 1:
-        dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = Gpt(*map(int, args.sizes.split(",")), batches.shape[2] - 1)
     if ranks > 1:
         sharded(model)
     optimizer = adamw(model)
-    if args.load:
-        load(model, optimizer, args.load)
+    if loaded:
+        load(model, optimizer, loaded)
     losses = []
-    for step in range(args.first, args.last):
-        rows = batches[step].chunk(ranks)[rank]
-        loss = model(rows)
+    for batch in batches:
+        loss = model(batch.chunk(ranks)[rank])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -167,11 +157,28 @@ def main():
         if ranks > 1:
             dist.all_reduce(mean)
         losses.append(mean.item())
+    return model, optimizer, losses
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("batches")
+    parser.add_argument("steps", type=int)
+    parser.add_argument("sizes")
+    parser.add_argument("--save")
+    parser.add_argument("--load", action="append", default=[])
+    args = parser.parse_args()
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    if several:
+        dist.init_process_group("gloo")
+    batches = torch.from_numpy(numpy.load(args.batches)).long()
     if args.save:
+        model, optimizer, _ = train(args, batches[:args.steps])
         save(model, optimizer, args.save)
-    if rank == 0:
-        print(json.dumps({"losses": losses}), flush=True)
-    if ranks > 1:
+    losses = {folder: train(args, batches[args.steps:], folder)[2] for folder in args.load}
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(json.dumps(losses), flush=True)
+    if several:
         leave()
 
 
