@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 try:
-    import torch.distributed.run  # noqa: F401
+    from torch.distributed import run as torchrun
 except ImportError:
     print("PyTorch is not installed")
     sys.exit(77)
@@ -36,14 +36,31 @@ ENDS = {  # how rank 1 ends, and the exit code that torchrun writes
 }
 
 
-def launched(command, folder, fails):
+def launch_real(words, folder, environment):
+    """Runs torchrun in a fork of this process, which has imported it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.chdir(folder)
+            os.environ.update(environment)
+            torchrun.main(words)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def launch_ours(words, folder, environment):
+    command = [os.path.abspath(sys.argv[1]), "torchrun", "--preload", "torch.distributed.elastic.multiprocessing.errors"]
+    return subprocess.run([*command, *words], cwd=folder, env=os.environ | environment, capture_output=True, text=True)
+
+
+def launched(launch, folder, fails):
+    """Returns what `launch` returns, and the launcher's own error file."""
     folder.mkdir()
     (folder / "program.py").write_text(PROGRAM.format(fails=fails))
-    environment = {**os.environ, "PYTHON_EXEC": sys.executable,
-                   "TORCHELASTIC_ERROR_FILE": str(folder / "own.json")}
-    ran = subprocess.run([*command, "--nproc-per-node=2", "program.py"], cwd=folder,
-                         env=environment, capture_output=True, text=True)
     own = folder / "own.json"
+    ran = launch(["--nproc-per-node=2", "program.py"], folder,
+                 {"PYTHON_EXEC": sys.executable, "TORCHELASTIC_ERROR_FILE": str(own)})
     return ran, json.loads(own.read_text()) if own.exists() else None
 
 
@@ -53,12 +70,10 @@ def without_times(document):
 
 
 def main():
-    ours = [os.path.abspath(sys.argv[1]), "torchrun"]
-    real = [sys.executable, "-m", "torch.distributed.run"]
     with tempfile.TemporaryDirectory() as name:
         for number, (fails, code) in enumerate(ENDS.items()):
-            _, expected = launched(real, Path(name, f"real{number}"), fails)
-            ran, found = launched(ours, Path(name, f"ours{number}"), fails)
+            _, expected = launched(launch_real, Path(name, f"real{number}"), fails)
+            ran, found = launched(launch_ours, Path(name, f"ours{number}"), fails)
             print(ran.stderr)
             if code is None:
                 assert expected is None

@@ -42,9 +42,10 @@ def start(folder, *flags, **options):
     program = folder / "train.py"
     program.write_text(PROGRAM)
     # py-spy is where the Python of the test is.
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE / "python"),
+    environment = {**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": str(SOURCE / "python"),
                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return subprocess.Popen([ACCLAUNCH, "torchrun", "--nproc-per-node", "3", "--log-dir", str(folder / "logs"), *flags, "--no-python", sys.executable, str(program)],
+    return subprocess.Popen([ACCLAUNCH, "torchrun", "--nproc-per-node", "3", "--preload", "torch", "--log-dir",
+                             str(folder / "logs"), *flags, str(program)],
                             stdout=subprocess.PIPE, text=True, env=environment, **options)
 
 
@@ -60,11 +61,17 @@ def late_of(job):
     raise AssertionError(out)
 
 
-def torchfrtrace(folder):
-    done = subprocess.run([sys.executable, "-c", "from torch.distributed.flight_recorder.fr_trace import main; main()", str(folder), "--prefix", "rank_"],
-                          capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+def check_analyses(*folders):
+    """torchfrtrace, which is imported once, finds the missing rank in each folder."""
+    script = ("import sys; from torch.distributed.flight_recorder.fr_trace import main\n"
+              "for folder in sys.argv[1:]: main([folder, '--prefix', 'rank_']); print('end of a folder', file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", script, *map(str, folders)], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout
+    *found, _ = done.stdout.split("end of a folder")
+    assert len(found) == len(folders), done.stdout
+    for text in found:
+        assert "Not all ranks joining collective" in text and "missing ranks: {1}" in text and "train at" in text, text
 
 
 def check_running(folder):
@@ -83,8 +90,6 @@ def check_running(folder):
 
     status, out, err = run("dump", str(job.pid), "-o", str(folder / "dump"))
     assert status == 0 and "3 of 3 ranks" in out, out + err
-    found = torchfrtrace(folder / "dump")
-    assert "Not all ranks joining collective" in found and "missing ranks: {1}" in found and "train at" in found, found
     status, _, err = run("dump", str(job.pid), "-o", str(folder / "dump"))
     assert status == 2 and "rank_0" in err, err  # the files exist
 
@@ -95,7 +100,7 @@ def check_running(folder):
         assert job.poll() is None and time.monotonic() < deadline, list(folder.glob("logs/**"))
         time.sleep(0.1)
     (by_signal,) = folder.glob("logs/**/collectives_*")
-    assert "missing ranks: {1}" in torchfrtrace(by_signal)
+    check_analyses(folder / "dump", by_signal)
     job.send_signal(signal.SIGTERM)
     job.send_signal(signal.SIGTERM)
     job.wait(DEADLINE)

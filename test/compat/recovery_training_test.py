@@ -34,17 +34,15 @@ torch.manual_seed(rank)
 model = torch.nn.Linear(8, 1)
 for parameter in model.parameters():
     dist.broadcast(parameter.data, 0)
-model = torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(1, %d):
     gate(step)
     if rank == 0:
         store.set(f"step{step}", "go")
     store.wait([f"step{step}"])
     loss = (model(torch.randn(4, 8)) - 1).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, model.parameters())):
+        dist.all_reduce(gradient)
+        parameter.data -= 0.1 * gradient / dist.get_world_size()
     dist.barrier()
     print(f"loss {rank} {step} {loss.item():.9f}", flush=True)
 ''' % KILLS

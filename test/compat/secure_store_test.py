@@ -53,9 +53,9 @@ def check(condition, what):
 
 def run_job(flags_by_machine, worker, token):
     environment = {**os.environ, "ACC_RENDEZVOUS_TOKEN_FILE": str(token), "PYTHON_EXEC": sys.executable}
-    launchers = [subprocess.Popen([ACCLAUNCH, "torchrun", *flags, "--nproc-per-node", "2", str(worker)],
-                                  env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                 for flags in flags_by_machine]
+    launchers = [subprocess.Popen(
+        [ACCLAUNCH, "torchrun", *flags, "--nproc-per-node", "2", "--preload", "torch", str(worker)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for flags in flags_by_machine]
     outputs = [launcher.communicate(timeout=240)[0] for launcher in launchers]
     for launcher, output in zip(launchers, outputs):
         check(launcher.returncode == 0, f"exit status {launcher.returncode}: {output}")
