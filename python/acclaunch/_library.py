@@ -204,7 +204,7 @@ TrafficReport = sized("TrafficReport", *((name, c.c_int64) for name in (
     "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements")))
 ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", Strings),
                        ("num_parameters", c.c_size_t), ("lr", c.c_double),
-                       ("weight_decay", c.c_double))
+                       ("weight_decay", c.c_double), ("element_wise", c.c_int32))
 ParameterShard = sized("ParameterShard", ("name", c.c_char_p), ("offset", c.c_int64),
                        ("numel", c.c_int64), ("weight_decay", c.c_int32), ("dtype", c.c_int32),
                        ("in_host_memory", c.c_int32), ("weights", c.c_void_p),

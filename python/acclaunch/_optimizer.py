@@ -15,7 +15,7 @@ from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, L
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
-__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Optimizer", "Step", "TorchOptimizer",
+__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Muon", "Optimizer", "Step", "TorchOptimizer",
            "optimizer_from_settings"]
 
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
@@ -38,17 +38,18 @@ def _name_of(parameter):
 
 def _groups(groups):
     """An array of the library's groups from dictionaries with "params" (names, patterns such as
-    "head.*", or parameters), and optionally "name", "lr" and "weight_decay"."""
+    "head.*", or parameters), and optionally "name", "lr", "weight_decay" and "matrices"."""
     made = (ParameterGroup * len(groups))()
     for number, (group, given) in enumerate(zip(made, groups)):
-        unknown = set(given) - {"params", "name", "lr", "weight_decay"}
+        unknown = set(given) - {"params", "name", "lr", "weight_decay", "matrices"}
         if unknown:
             raise InvalidArgumentError(f"groups[{number}] has {', '.join(sorted(unknown))}, expected "
-                                       "params, name, lr and weight_decay")
+                                       "params, name, lr, weight_decay and matrices")
         names = [text(_name_of(each), f"groups[{number}]: a name in params")
                  for each in given["params"]]
         group.__init__(name=text(given.get("name", f"group_{number}"), f"groups[{number}]: name"),
                        parameters=(c.c_char_p * len(names))(*names), num_parameters=len(names),
+                       element_wise=not given.get("matrices", True),
                        **{field: _at_least_0(given[field], f"groups[{number}]: {field}")
                           if field in given else -1.0  # that of the optimizer
                           for field in ("lr", "weight_decay")})
@@ -362,6 +363,21 @@ def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=()):
     """Lion (arXiv 2302.06675) with the defaults of DeepSpeed; groups as in AdamW. Collective."""
     return _named(module, "lion", groups, lr=lr, beta1=betas[0], beta2=betas[1],
                   weight_decay=weight_decay)
+
+
+def Muon(module, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, eps=1e-7, ns_steps=5, adjust_lr_fn=None,
+         betas=(0.9, 0.999), adam_eps=1e-8, adam_lr=None, groups=()):
+    """Muon with the rule and defaults of torch.optim.Muon for matrices (parameters with two dimensions), in float32 where
+    torch rounds to bfloat16, and AdamW for the others, with the same weight decay. adjust_lr_fn: None or "original",
+    sqrt(max(1, rows / columns)), or "match_rms_adamw" (arXiv 2502.16982). betas, adam_eps, adam_lr (None: lr): of AdamW.
+    Embeddings and the last layer are usually matrices for AdamW: name them in a group with "matrices": False. groups: as
+    in AdamW, with the rate of both rules. Collective. Raises NotSupportedError on a GPU, unless the optimizer is offloaded."""
+    if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
+        raise InvalidArgumentError(f"adjust_lr_fn must be None, original or match_rms_adamw, got {adjust_lr_fn!r}")
+    ratio = 1.0 if adam_lr is None else _at_least_0(adam_lr, "adam_lr") / _at_least_0(lr, "lr")
+    return _named(module, "muon", groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov, eps=eps,
+                  ns_steps=ns_steps, match_rms_adamw=adjust_lr_fn == "match_rms_adamw", beta1=betas[0], beta2=betas[1],
+                  adam_eps=adam_eps, adam_lr_ratio=ratio)
 
 
 def optimizer_from_settings(module):

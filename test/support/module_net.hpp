@@ -19,6 +19,7 @@ struct ParameterSpec {
   int numel;
   ParameterOptions options = {};
   Initializer initializer = normal(0.5F);
+  int columns = 0;  ///< above 0: the parameter is a matrix
 };
 
 struct UnitSpec {
@@ -49,8 +50,11 @@ class ModuleNet {
                                    : model_.unit(spec.name, spec.class_name);
       Node node{&unit, {}, {}};
       for (const ParameterSpec& each : spec.parameters) {
+        const std::vector<std::int64_t> shape =
+            each.columns > 0 ? std::vector<std::int64_t>{each.numel / each.columns, each.columns}
+                             : std::vector<std::int64_t>{each.numel};
         node.parameters.push_back(
-            {each, unit.parameter(each.name, {each.numel}, each.initializer, each.options)});
+            {each, unit.parameter(each.name, shape, each.initializer, each.options)});
       }
       if (spec.parent >= 0) {
         nodes_[static_cast<std::size_t>(spec.parent)].children.push_back(nodes_.size());

@@ -526,11 +526,13 @@ typedef struct acc_parameter_group {
   const char* name;
   const char* const* parameters; /* [num_parameters] full names; a final * matches any ending */
   size_t num_parameters;
-  double lr;           /* negative: the optimizer's */
-  double weight_decay; /* negative: the optimizer's */
+  double lr;            /* negative: the optimizer's */
+  double weight_decay;  /* negative: the optimizer's */
+  int32_t element_wise; /* 1: matrices are updated as the other parameters are. For rules that
+                           update matrices as a whole (Muon) */
 } acc_parameter_group;
 #define ACC_PARAMETER_GROUP_INITIALIZER \
-  { sizeof(acc_parameter_group), NULL, NULL, 0, -1.0, -1.0 }
+  { sizeof(acc_parameter_group), NULL, NULL, 0, -1.0, -1.0, 0 }
 
 /* Makes the model's optimizer; there is one at a time. After this call the model accepts no further
  * declarations. config: NULL for the initializer's values. Collective. ACC_INVALID_ARGUMENT: the

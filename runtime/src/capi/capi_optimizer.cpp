@@ -25,7 +25,8 @@ acc::ParameterGroup group_of(const acc_parameter_group& given) {
   acc::ParameterGroup group{.name = string_of(c.name, "groups[].name"),
                             .parameters = {},
                             .lr = unless_negative(c.lr),
-                            .weight_decay = unless_negative(c.weight_decay)};
+                            .weight_decay = unless_negative(c.weight_decay),
+                            .matrices = c.element_wise == 0};
   for (std::size_t i = 0; i < c.num_parameters; ++i) {
     group.parameters.push_back(
         string_of((&required(c.parameters, "groups[].parameters"))[i], "groups[].parameters[]"));

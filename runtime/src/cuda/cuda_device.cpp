@@ -172,6 +172,9 @@ class CudaDevice final : public device::Device {
               std::span<const device::UpdateRange> ranges, device::Stream& stream) override {
     check(cuda::update(step, arrays, ranges, launch(stream)), "update", index_);
   }
+  void orthogonalize(float*, std::size_t, std::size_t, int, float) override {
+    throw Error(Errc::not_supported, "matrices are not orthogonalized on a GPU");
+  }
 
  private:
   // Sets the thread's current device. Other code on this thread may have changed it since the last

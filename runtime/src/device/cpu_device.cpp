@@ -5,6 +5,7 @@
 #include "device/host_clock.hpp"
 #include "device/memory_ledger.hpp"
 #include "device/thread_team.hpp"
+#include "kernels/orthogonalize.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -211,6 +212,13 @@ class CpuDevice final : public Device {
       kernels::kernels().update(own, arrays, static_cast<std::size_t>(range.begin),
                                 static_cast<std::size_t>(range.numel));
     });
+  }
+  void orthogonalize(float* matrix, std::size_t rows, std::size_t columns, int iterations,
+                     float eps) override {
+    kernels::orthogonalize(matrix, rows, columns, iterations, eps, team_.size(),
+                           [this](std::size_t parts, const std::function<void(std::size_t)>& task) {
+                             team_.run(parts, task);
+                           });
   }
 
  private:

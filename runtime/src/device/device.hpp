@@ -206,6 +206,10 @@ class Device {
   /// for it.
   virtual void update(const kernels::UpdateStep& step, const UpdateArrays& arrays,
                       std::span<const UpdateRange> ranges, Stream& stream) = 0;
+  /// kernels::orthogonalize of a matrix, [rows][columns] in memory of this device. Throws
+  /// Error(not_supported) on a GPU.
+  virtual void orthogonalize(float* matrix, std::size_t rows, std::size_t columns, int iterations,
+                             float eps) = 0;
 
  protected:
   Device() = default;

@@ -123,6 +123,36 @@ struct UpdateArrays {
   const float* clip = nullptr;
 };
 
+/// c = alpha * (a b) + beta * added, float32. Each element is a sum over `inner` in order, by fused
+/// multiply-add from 0, whatever the vector unit. Element (i, k) of `a` is a[i * a_row + k *
+/// a_column]; likewise `b`. `added` and `c` are [rows][columns] without gaps and may be the same.
+struct Product {
+  const float* a = nullptr;  ///< [rows][inner]
+  std::size_t a_row = 0;
+  std::size_t a_column = 1;
+  const float* b = nullptr;  ///< [inner][columns]
+  std::size_t b_row = 0;
+  std::size_t b_column = 1;
+  const float* added = nullptr;  ///< null: nothing is added
+  float* c = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t inner = 0;
+  float alpha = 1.0F;
+  float beta = 0.0F;
+  /// The product is symmetric: blocks that lie completely above the diagonal are not computed.
+  bool symmetric = false;
+  float* scratch = nullptr;  ///< [scratch_numel(rows, inner)]
+
+  /// Sizes of the blocks of `c` that are computed at a time.
+  static constexpr std::size_t kBlockRows = 12;
+  static constexpr std::size_t kBlockColumns = 32;
+  static constexpr std::size_t scratch_numel(std::size_t rows, std::size_t inner) noexcept {
+    const std::size_t padded = (rows + kBlockRows - 1) / kBlockRows * kBlockRows;
+    return (padded + kBlockColumns) * inner;
+  }
+};
+
 /// The functions of one variant, compiled from kernels_body.inc.
 struct Kernels {
   const char* name;
@@ -140,6 +170,9 @@ struct Kernels {
   void (*bf16_to_f32)(const std::uint16_t* from, float* to, std::size_t numel);
   void (*f32_to_f16)(const float* from, std::uint16_t* to, std::size_t numel);
   void (*f16_to_f32)(const std::uint16_t* from, float* to, std::size_t numel);
+
+  /// Columns [first, first + count) of a product; `first` is a multiple of kBlockColumns.
+  void (*multiply)(const Product&, std::size_t first, std::size_t count);
 
   /// Optimizer steps in one pass over elements [begin, begin + numel) of the arrays, which do not
   /// overlap. By the index of UpdateStep; step: the value that it holds. `update` calls them.

@@ -346,11 +346,66 @@ struct LionStep {
   }
 };
 
+/// The direction of Muon before it is orthogonalized (torch.optim.Muon of torch 2.13). Returns it
+/// in place of a weight.
+struct MuonDirectionStep {
+  static constexpr std::string_view kRule = "muon";
+  static constexpr int kStates = 1;
+  static constexpr float kNoDecay = 0.0F;
+
+  float grad_scale;
+  float decay = 0.0F;  ///< not used
+  float momentum_complement;
+  float ahead;  ///< with nesterov: momentum_complement; else: 0
+
+  static bool fits(const CoefficientValues& /*c*/) { return true; }
+
+  static MuonDirectionStep of(const CoefficientValues& c, std::int64_t /*step*/,
+                              double grad_scale) {
+    const auto complement = static_cast<float>(1.0 - c.at("momentum"));
+    return {.grad_scale = static_cast<float>(grad_scale),
+            .momentum_complement = complement,
+            .ahead = is_on(c, "nesterov") ? complement : 0.0F};
+  }
+
+  ACC_ELEMENT_FUNCTION float operator()(float, float grad, float, float& momentum_buffer, float&,
+                                        float&) const {
+    const float m = momentum_buffer + momentum_complement * (grad - momentum_buffer);
+    momentum_buffer = m;
+    return m - ahead * (m - grad);
+  }
+};
+
+/// weight = weight * decay - size * direction: the end of a step whose direction is known.
+struct DirectedStep {
+  static constexpr std::string_view kRule = "muon";
+  static constexpr int kStates = 0;
+  static constexpr float kNoDecay = 1.0F;
+
+  float grad_scale = 1.0F;
+  float decay = 1.0F;  ///< 1 - lr * weight_decay
+  float size = 0.0F;
+
+  static bool fits(const CoefficientValues& /*c*/) { return false; }
+
+  /// size: factor of the direction besides the learning rate.
+  static DirectedStep of(const CoefficientValues& c, std::int64_t /*step*/, double size) {
+    return {.grad_scale = 1.0F,
+            .decay = static_cast<float>(1.0 - c.at("lr") * c.at("weight_decay")),
+            .size = static_cast<float>(c.at("lr") * size)};
+  }
+
+  ACC_ELEMENT_FUNCTION float operator()(float weight, float direction, float decay_here, float&,
+                                        float&, float&) const {
+    return weight * decay_here - size * direction;
+  }
+};
+
 /// One step of any rule. The functions of all devices are made for these types.
 using UpdateStep =
     std::variant<AdamWStep, AdamStep<true, true>, AdamStep<false, false>, AdamStep<false, true>,
                  SgdStep, MomentumStep, LionStep, NAdamStep<false>, NAdamStep<true>, AdagradStep,
                  RmspropStep<false, false>, RmspropStep<true, false>, RmspropStep<false, true>,
-                 RmspropStep<true, true>>;
+                 RmspropStep<true, true>, MuonDirectionStep, DirectedStep>;
 
 }  // namespace acc::kernels

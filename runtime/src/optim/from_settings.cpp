@@ -98,6 +98,13 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
                                          " is not in this version of libacc_runtime (use " +
                                          all_optimizer_rules(&OptimizerRule::title) + ")");
   }
+  if (!rule->others.empty()) {
+    throw Error(Errc::not_supported,
+                "optimizer.type " + choice.type +
+                    ": a file does not say which parameters it updates as matrices: name the "
+                    "others in parameter groups in the program, with acc::NamedRule{\"" +
+                    std::string(rule->name) + "\", ...} or acc." + std::string(rule->title));
+  }
   return NamedRule{std::string(rule->name), given_values(choice)};
 }
 

@@ -149,27 +149,82 @@ void OptimizerState::check_groups() const {
   }
 }
 
+std::vector<bool> OptimizerState::matrices_of(const FlatParameter& flat) const {
+  std::vector<bool> found;
+  const std::vector<std::size_t>& groups = group_of_.at(&flat);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    found.push_back(own_rule() != nullptr && own_rule()->has_matrices() &&
+                    flat.parameters()[i].shape.size() == 2 && rates_.matrices(groups[i]));
+  }
+  return found;
+}
+
+std::vector<OptimizerState::Moment> OptimizerState::moments_of(
+    const FlatParameter& flat, const std::vector<bool>& matrices) const {
+  const auto& context = model_->context();
+  std::vector<Moment> moments;
+  if (own_rule() == nullptr) {
+    return moments;
+  }
+  const std::vector<std::string> of_matrices = own_rule()->states(RuleScope::matrices);
+  const std::vector<std::string> of_others = own_rule()->states(RuleScope::others);
+  for (const std::string& kind : own_rule()->states()) {
+    Moment moment{kind, nullptr, {}};
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      if (std::ranges::count(matrices[i] ? of_matrices : of_others, kind) != 0) {
+        moment.parameters.push_back(i);
+      }
+    }
+    if (!moment.parameters.empty()) {
+      moment.values =
+          context.allocate_state(flat.owned().numel, "moments", context.precision.moments);
+      moments.push_back(std::move(moment));
+    }
+  }
+  return moments;
+}
+
 void OptimizerState::allocate_moments() {
   const auto& context = model_->context();
-  const std::vector<std::string> kinds =
-      own_rule() != nullptr ? own_rule()->states() : std::vector<std::string>();
   std::int64_t nbytes = 0;
   for (FlatParameter* flat : model_->flats()) {
     if (!flat->trainable()) {
       continue;
     }
-    FlatState state{
-        flat,
-        {},
-        optim::plan_updates(*flat, group_of_[flat], context.settings.sharding.sub_group_size)};
-    for (const std::string& kind : kinds) {
-      state.moments.push_back({kind, context.allocate_state(flat->owned().numel, "moments",
-                                                            context.precision.moments)});
-      nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
+    const std::vector<bool> matrices = matrices_of(*flat);
+    FlatState state{flat, moments_of(*flat, matrices),
+                    optim::plan_updates(*flat, group_of_[flat],
+                                        context.settings.sharding.sub_group_size, matrices)};
+    for (const Moment& each : state.moments) {
+      nbytes += static_cast<std::int64_t>(each.values->nbytes());
     }
     flats_.push_back(std::move(state));
   }
-  model_->optimizer_nbytes = nbytes;
+  make_matrix_update();
+  model_->optimizer_nbytes = nbytes + (matrix_update_ ? matrix_update_->nbytes() : 0);
+}
+
+void OptimizerState::make_matrix_update() {
+  std::vector<optim::MatrixUpdate::Flat> flats;
+  for (const FlatState& state : flats_) {
+    optim::MatrixUpdate::Flat flat{state.flat, nullptr, {}};
+    const std::vector<bool> matrices = matrices_of(*state.flat);
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      if (matrices[i]) {
+        const std::vector<std::int64_t>& shape = state.flat->parameters()[i].shape;
+        flat.matrices.push_back({i, group_of_[state.flat][i], shape[0], shape[1]});
+      }
+    }
+    if (!flat.matrices.empty()) {
+      flat.momentum = state.moments.front().values->data();  // states of matrices come first
+      flats.push_back(std::move(flat));
+    }
+  }
+  if (!flats.empty()) {
+    matrix_update_.emplace(model_->context(), std::move(flats),
+                           static_cast<int>((*own_rule())["ns_steps"]),
+                           static_cast<float>((*own_rule())["eps"]));
+  }
 }
 
 // --- agreement ---
@@ -200,6 +255,9 @@ model::Declaration OptimizerState::declaration(const std::vector<double>& rates)
         group == 0 ? "" : fmt::format(" of parameter group '{}'", rates_.name(group));
     all.emplace_back("the learning rate" + of, number(rates[group]));
     all.emplace_back("the weight decay" + of, number(rates_.weight_decay(group)));
+    if (!rates_.matrices(group)) {
+      all.emplace_back("matrices" + of, "updated element by element");
+    }
   }
   for (const FlatParameter* flat : model_->flats()) {
     const std::vector<std::size_t>& groups = group_of_.at(flat);
@@ -490,6 +548,9 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
   } else {
     run_rule(*program_rule(), factor.known);
   }
+  if (matrix_update_) {
+    update_matrices(factor);
+  }
   for (FlatState& state : flats_) {
     if (!updates.empty()) {
       update(state, updates, factor.clip, info);
@@ -497,6 +558,19 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
     state.flat->publish();
   }
   info.step = ++steps;
+}
+
+void OptimizerState::update_matrices(const GradientFactor& factor) {
+  const optim::Rule& rule = *own_rule();
+  const kernels::UpdateStep direction = rule.direction(steps + 1, factor.known);
+  matrix_update_->run({.number = steps + 1,
+                       .direction = direction,
+                       .clip = factor.clip,
+                       .apply = [&](const optim::MatrixUpdate::Matrix& matrix) {
+                         return rule.directed(step_rates_[matrix.group],
+                                              rates_.weight_decay(matrix.group), matrix.rows,
+                                              matrix.columns);
+                       }});
 }
 
 void OptimizerState::run_rule(const ProgramRule& rule, double scale) {
@@ -539,12 +613,13 @@ void OptimizerState::update(FlatState& state, std::span<const kernels::UpdateSte
   const auto& context = model_->context();
   FlatParameter& flat = *state.flat;
   device::UpdateArrays arrays = flat.update_arrays(steps + 1);
-  const auto moment = [&state](std::size_t index) -> void* {
-    return index < state.moments.size() ? state.moments[index].values->data() : nullptr;
-  };
-  arrays.first = moment(0);
-  arrays.second = moment(1);
-  arrays.third = moment(2);
+  // The states of the parameters in `tiles`, in the rule's order.
+  std::array<void**, 3> places = {&arrays.first, &arrays.second, &arrays.third};
+  const std::vector<std::string> kinds = own_rule()->states(RuleScope::others);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const auto found = std::ranges::find(state.moments, kinds[i], &Moment::kind);
+    *places[i] = found != state.moments.end() ? found->values->data() : nullptr;
+  }
   arrays.clip = clip;
   const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {

@@ -5,6 +5,7 @@
 #include "model/model_state.hpp"
 #include "optim/gradient_meter.hpp"
 #include "optim/loss_scaler.hpp"
+#include "optim/matrix_update.hpp"
 #include "optim/parameter_groups.hpp"
 #include "optim/step_recording.hpp"
 #include "optim/update.hpp"
@@ -55,6 +56,7 @@ class OptimizerState {
   struct Moment {
     std::string kind;  ///< key of the rule's state, also in checkpoints
     device::MemoryPtr values;
+    std::vector<std::size_t> parameters;  ///< indices of those that have it
   };
   struct FlatState {
     sharding::FlatParameter* flat;
@@ -111,7 +113,12 @@ class OptimizerState {
   /// Returns a group's parameters with (`decays`) or without weight decay.
   [[nodiscard]] std::vector<const sharding::ParameterRecord*> members(std::size_t group,
                                                                       bool decays) const;
+  /// True for the parameters that are updated as whole matrices.
+  [[nodiscard]] std::vector<bool> matrices_of(const sharding::FlatParameter& flat) const;
   void allocate_moments();
+  [[nodiscard]] std::vector<Moment> moments_of(const sharding::FlatParameter& flat,
+                                               const std::vector<bool>& matrices) const;
+  void make_matrix_update();
   /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
   std::optional<Error> reduce_and_update(Issued& issued);
   /// Records the step for those who watch the job.
@@ -137,6 +144,7 @@ class OptimizerState {
   /// that removes the loss scale.
   double clip(double unscale, StepInfo& info);
   void apply(const GradientFactor& factor, StepInfo& info);
+  void update_matrices(const GradientFactor& factor);
   /// updates: by group. clip: GradientFactor::clip.
   void update(FlatState& state, std::span<const kernels::UpdateStep> updates, const float* clip,
               StepInfo& info);
@@ -160,6 +168,8 @@ class OptimizerState {
   std::map<const sharding::FlatParameter*, std::vector<std::size_t>> group_of_;
   std::optional<optim::LossScaler> scaler_;
   std::optional<optim::GradientMeter> meter_;
+  std::optional<optim::MatrixUpdate>
+      matrix_update_;                                ///< absent: no parameter is updated as a whole
   std::unique_ptr<optim::StepRecording> recording_;  ///< null: nothing is recorded
 };
 

@@ -47,7 +47,8 @@ GroupTable::GroupTable(double lr, double weight_decay, std::span<const Parameter
     groups_.push_back({.name = group.name,
                        .base_lr = own_lr,
                        .lr = own_lr,
-                       .weight_decay = group.weight_decay.value_or(weight_decay)});
+                       .weight_decay = group.weight_decay.value_or(weight_decay),
+                       .matrices = group.matrices});
   }
   for (const Group& group : groups_) {
     check_rate("lr", group.name, group.base_lr);

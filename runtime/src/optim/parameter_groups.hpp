@@ -24,6 +24,7 @@ class GroupTable {
   [[nodiscard]] std::size_t index(const std::string& name) const;
   [[nodiscard]] const std::string& name(std::size_t group) const { return groups_[group].name; }
   [[nodiscard]] double weight_decay(std::size_t group) const { return groups_[group].weight_decay; }
+  [[nodiscard]] bool matrices(std::size_t group) const { return groups_[group].matrices; }
 
   [[nodiscard]] double base_lr(std::size_t group) const { return groups_[group].base_lr; }
   [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_); }
@@ -46,6 +47,7 @@ class GroupTable {
     double base_lr;  ///< the rate with which the group was made
     double lr;       ///< the rate if the group follows no schedule
     double weight_decay;
+    bool matrices = true;  ///< ParameterGroup::matrices
     bool scheduled = false;
   };
   std::vector<Group> groups_;

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <ranges>
 
@@ -89,21 +90,55 @@ Rule::Rule(const NamedRule& settings) : facts_(find_optimizer_rule(settings.name
 }
 
 std::vector<std::string> Rule::states() const {
+  return states(RuleScope::all);
+}
+
+std::vector<std::string> Rule::states(RuleScope of) const {
   std::vector<std::string> keys;
   for (const RuleState& each : facts_->states) {
-    if (each.needs.empty() || (*this)[each.needs] != 0.0) {
+    const bool is_in = of == RuleScope::all || each.of == RuleScope::all || each.of == of;
+    if (is_in && (each.needs.empty() || (*this)[each.needs] != 0.0)) {
       keys.emplace_back(each.key);
     }
   }
   return keys;
 }
 
+namespace {
+
+constexpr const kernels::UpdateStep* kAnyStep = nullptr;
+
+}  // namespace
+
 kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step,
                                double grad_scale) const {
   kernels::CoefficientValues own = values_;
   own["lr"] = lr;
   own["weight_decay"] = weight_decay;
-  return step_of(*facts_, static_cast<const kernels::UpdateStep*>(nullptr), own, step, grad_scale);
+  if (!has_matrices()) {
+    return step_of(*facts_, kAnyStep, own, step, grad_scale);
+  }
+  const OptimizerRule& others = *find_optimizer_rule(facts_->others);
+  for (const RuleCoefficient& each : others.coefficients) {
+    own.emplace(each.name, each.fallback);
+  }
+  own["eps"] = (*this)["adam_eps"];
+  own["lr"] = lr * (*this)["adam_lr_ratio"];
+  return step_of(others, kAnyStep, own, step, grad_scale);
+}
+
+kernels::UpdateStep Rule::direction(std::int64_t step, double grad_scale) const {
+  return step_of(*facts_, kAnyStep, values_, step, grad_scale);
+}
+
+// torch's _adjust_lr.
+kernels::UpdateStep Rule::directed(double lr, double weight_decay, std::int64_t rows,
+                                   std::int64_t columns) const {
+  const auto high = static_cast<double>(rows);
+  const auto wide = static_cast<double>(columns);
+  const double size = (*this)["match_rms_adamw"] != 0.0 ? 0.2 * std::sqrt(std::max(high, wide))
+                                                        : std::sqrt(std::max(1.0, high / wide));
+  return kernels::DirectedStep::of({{"lr", lr}, {"weight_decay", weight_decay}}, 0, size);
 }
 
 namespace {
@@ -119,13 +154,17 @@ GroupRanges& ranges_of(Tile& tile, std::size_t group) {
 // Goes through the parameters in memory order and cuts the part of each that lies in the shard at
 // tile boundaries. A range never crosses a parameter, so it has one group and one weight decay.
 std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
-                               std::span<const std::size_t> groups, std::int64_t tile_numel) {
+                               std::span<const std::size_t> groups, std::int64_t tile_numel,
+                               const std::vector<bool>& left_out) {
   const std::int64_t whole = flat.owned().numel;
   const std::int64_t aligned = tile_numel / sharding::kAlignment * sharding::kAlignment;
   const std::int64_t size =
       tile_numel == 0 ? std::max<std::int64_t>(1, whole) : std::max(sharding::kAlignment, aligned);
   std::vector<Tile> tiles(static_cast<std::size_t>((whole + size - 1) / size));
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    if (left_out[i]) {
+      continue;
+    }
     const sharding::Overlap part = overlap(flat.layout(), i, flat.owned());
     const std::int64_t end = part.in_shard + part.numel;
     for (std::int64_t begin = part.in_shard; begin < end;) {

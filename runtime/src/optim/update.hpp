@@ -33,13 +33,23 @@ class Rule {
   [[nodiscard]] double operator[](std::string_view name) const {
     return values_.find(name)->second;
   }
-  /// Keys of the states that the rule has with these coefficients.
+  /// Keys of the states that the rule has with these coefficients, of all parameters and of those
+  /// in one scope.
   [[nodiscard]] std::vector<std::string> states() const;
+  [[nodiscard]] std::vector<std::string> states(RuleScope of) const;
+  /// True if the rule needs matrices as a whole.
+  [[nodiscard]] bool has_matrices() const noexcept { return !facts_->others.empty(); }
 
-  /// Returns the update of step number `step`, which counts from 1, with the rates of a group.
-  /// grad_scale: factor on the gradient (loss scale, clipping).
+  /// Returns the update of step number `step`, which counts from 1, with the rates of a group, of
+  /// parameters that are updated element by element. grad_scale: factor on the gradient (loss
+  /// scale, clipping).
   [[nodiscard]] kernels::UpdateStep step(double lr, double weight_decay, std::int64_t step,
                                          double grad_scale) const;
+  /// The same of matrices: computes the direction that is then orthogonalized.
+  [[nodiscard]] kernels::UpdateStep direction(std::int64_t step, double grad_scale) const;
+  /// The update of a matrix along its orthogonalized direction.
+  [[nodiscard]] kernels::UpdateStep directed(double lr, double weight_decay, std::int64_t rows,
+                                             std::int64_t columns) const;
 
  private:
   const OptimizerRule* facts_;
@@ -57,8 +67,10 @@ using Tile = std::vector<GroupRanges>;
 
 /// Divides the part of `flat` that this rank owns into tiles. tile_numel: largest number of
 /// elements of a tile, rounded down to a multiple of `sharding::kAlignment` but at least that; 0:
-/// one tile. groups: group number of each parameter. Gaps between parameters are in no range.
+/// one tile. groups: group number of each parameter. left_out: true for parameters that are updated
+/// as a whole. They, and gaps between parameters, are in no range.
 std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
-                               std::span<const std::size_t> groups, std::int64_t tile_numel);
+                               std::span<const std::size_t> groups, std::int64_t tile_numel,
+                               const std::vector<bool>& left_out);
 
 }  // namespace acc::optim

@@ -15,7 +15,7 @@ std::vector<FullItem> weight_items(detail::ModelState& model,
   std::vector<FullItem> items;
   for (std::size_t a = 0; a < arrays.size(); ++a) {
     const FlatParameter& flat = *arrays[a].flat;
-    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    for (const std::size_t i : arrays[a].parameters) {
       const ParameterRecord& record = flat.parameters()[i];
       for (std::string& name : record.names()) {
         items.push_back({std::move(name), arrays[a].kind, record.shape, arrays[a].dtype, a,
@@ -35,7 +35,7 @@ std::vector<FullItem> moment_items(const std::vector<FlatArray>& arrays) {
   std::vector<FullItem> items;
   for (std::size_t a = 0; a < arrays.size(); ++a) {
     const FlatParameter& flat = *arrays[a].flat;
-    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    for (const std::size_t i : arrays[a].parameters) {
       items.push_back({flat.parameters()[i].name, arrays[a].kind, flat.parameters()[i].shape,
                        arrays[a].dtype, a, flat.layout().offsets[i], nullptr});
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <numeric>
 
 namespace acc::state_dict {
 
@@ -15,7 +16,9 @@ namespace acc::state_dict {
 std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   std::vector<FlatArray> arrays;
   for (sharding::FlatParameter* flat : model.flats()) {
-    arrays.push_back({flat, "param", flat->master(), flat->stored()});
+    std::vector<std::size_t> all(flat->parameters().size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    arrays.push_back({flat, "param", flat->master(), flat->stored(), std::move(all)});
   }
   return arrays;
 }
@@ -24,8 +27,8 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
   std::vector<FlatArray> arrays;
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
-      arrays.push_back(
-          {state.flat, moment.kind, moment.values->data(), model.context().precision.moments});
+      arrays.push_back({state.flat, moment.kind, moment.values->data(),
+                        model.context().precision.moments, moment.parameters});
     }
   }
   return arrays;

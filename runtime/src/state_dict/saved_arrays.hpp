@@ -24,6 +24,7 @@ struct FlatArray {
   std::string kind;  ///< "param", "exp_avg", "exp_avg_sq", "momentum_buffer"
   void* values;      ///< [owned().numel], in memory of the updater's device
   DType dtype;
+  std::vector<std::size_t> parameters;  ///< indices of those that have values
 };
 std::vector<FlatArray> weight_arrays(detail::ModelState& model);
 std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);

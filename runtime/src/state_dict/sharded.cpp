@@ -33,7 +33,7 @@ class FolderBuilder {
                       .padded_numel = flat.layout().padded_numel,
                       .shards = shards_of(model_, flat),
                       .rank_zero_only = flat.ignored()};
-    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    for (const std::size_t i : array.parameters) {
       for (dcp::Path& path : names(flat.parameters()[i])) {
         cut.members.push_back({tensors_.size(), flat.layout().offsets[i]});
         add_tensor(std::move(path), stored_dtype(array.dtype), flat.parameters()[i].shape);

@@ -81,7 +81,8 @@ void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
 }
 
 void StoredModel::check(const FlatArray& array) const {
-  for (const ParameterRecord& record : array.flat->parameters()) {
+  for (const std::size_t i : array.parameters) {
+    const ParameterRecord& record = array.flat->parameters()[i];
     check_values(at(record, array.kind), record.shape);
   }
 }
@@ -104,7 +105,7 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
     const auto clear = [&](std::int64_t until) {  // zeros the padding between parameters
       std::fill(to.begin() + end * size, to.begin() + until * size, std::byte{0});
     };
-    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    for (const std::size_t i : array.parameters) {
       const auto piece = sharding::overlap(flat.layout(), i, part);
       if (piece.numel > 0) {
         clear(piece.in_shard);

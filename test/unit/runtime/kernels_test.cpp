@@ -2,6 +2,7 @@
 #include "kernels/kernels.hpp"
 
 #include "acc/base/error.hpp"
+#include "kernels/orthogonalize.hpp"
 #include "kernels/stream_copy.hpp"
 #include "support/update_steps.hpp"
 
@@ -496,6 +497,101 @@ struct UpdateState {
 };
 
 }  // namespace
+
+TEST_CASE("products of matrices are one chain of sums per element, in every variant") {
+  struct Case {
+    std::size_t rows, columns, inner;
+    bool symmetric, transposed, adds;
+  };
+  for (const Case& each :
+       {Case{1, 1, 1, false, false, false}, Case{13, 33, 7, false, false, true},
+        Case{24, 64, 100, false, true, true}, Case{50, 50, 40, true, true, false},
+        Case{37, 37, 37, true, true, true}, Case{5, 100, 3, false, false, false}}) {
+    const auto [m, n, k, symmetric, transposed, adds] = each;
+    CAPTURE(m);
+    CAPTURE(n);
+    CAPTURE(k);
+    const auto a = random_values(m * k, 1);
+    const auto b = symmetric ? a : random_values(k * n, 2);
+    const auto added = random_values(m * n, 3);
+    std::vector<float> expected(m * n);
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        float sum = 0.0F;
+        for (std::size_t l = 0; l < k; ++l) {
+          sum = std::fma(a[i * k + l], transposed ? b[j * k + l] : b[l * n + j], sum);
+        }
+        expected[i * n + j] = 0.7F * sum;
+        if (adds) {
+          expected[i * n + j] += 0.3F * added[i * n + j];
+        }
+      }
+    }
+    for (const Kernels* table : available_kernels()) {
+      CAPTURE(std::string(table->name));
+      std::vector<float> scratch(acc::kernels::Product::scratch_numel(m, k));
+      std::vector<float> c(m * n, 77.0F);
+      const acc::kernels::Product product{.a = a.data(),
+                                          .a_row = k,
+                                          .b = b.data(),
+                                          .b_row = transposed ? 1 : n,
+                                          .b_column = transposed ? k : 1,
+                                          .added = adds ? added.data() : nullptr,
+                                          .c = c.data(),
+                                          .rows = m,
+                                          .columns = n,
+                                          .inner = k,
+                                          .alpha = 0.7F,
+                                          .beta = 0.3F,
+                                          .symmetric = symmetric,
+                                          .scratch = scratch.data()};
+      const std::size_t half = std::min<std::size_t>(n, 32);
+      table->multiply(product, 0, half);
+      if (n > half) {
+        table->multiply(product, half, n - half);
+      }
+      for (std::size_t i = 0; i < m; ++i) {
+        for (std::size_t j = 0; j < (symmetric ? i + 1 : n); ++j) {
+          CHECK(c[i * n + j] == expected[i * n + j]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a matrix is orthogonalized alike by any number of threads, from its transpose too") {
+  const std::size_t rows = 70;
+  const std::size_t columns = 45;
+  const auto matrix = random_values(rows * columns, 4);
+  const acc::kernels::RunParts run = [](std::size_t parts, const auto& task) {
+    for (std::size_t i = 0; i < parts; ++i) {
+      task(i);
+    }
+  };
+  auto one = matrix;
+  acc::kernels::orthogonalize(one.data(), rows, columns, 5, 1e-7F, 1, run);
+  auto three = matrix;
+  acc::kernels::orthogonalize(three.data(), rows, columns, 5, 1e-7F, 3, run);
+  CHECK(one == three);
+  std::vector<float> turned(matrix.size());
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    turned[i % columns * rows + i / columns] = matrix[i];
+  }
+  acc::kernels::orthogonalize(turned.data(), columns, rows, 5, 1e-7F, 1, run);
+  double squares = 0.0;
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    CHECK(std::abs(turned[i % columns * rows + i / columns] - one[i]) < 1e-5F);
+    squares += static_cast<double>(one[i]) * one[i];
+  }
+  CHECK(squares > 0.5 * columns);  // the sum of the squared singular values
+  CHECK(squares < 1.5 * columns);
+  std::vector<float> zeros(12);
+  acc::kernels::orthogonalize(zeros.data(), 3, 4, 5, 1e-7F, 1, run);
+  CHECK(zeros == std::vector<float>(12));
+  std::vector<float> broken = {1.0F, std::nanf(""), 2.0F, 3.0F};
+  acc::kernels::orthogonalize(broken.data(), 2, 2, 5, 1e-7F, 1, run);
+  CHECK(std::isnan(broken[0]));
+}
 
 TEST_CASE("updates are bitwise equal in every variant, at any offset, in every dtype") {
   const auto run = [&](const Formats& formats, const acc::kernels::UpdateStep& step,

@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "kernels/kernels.hpp"
 #include "optim/from_settings.hpp"
+#include "optim/matrix_update.hpp"
 #include "optim/sketch.hpp"
 #include "optim/update.hpp"
 #include "sharding/context.hpp"
@@ -121,7 +122,12 @@ TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
         std::map<std::string, double>{
             {"lr", 0.5}, {"beta1", 0.8}, {"beta2", 0.9}, {"weight_decay", 0.25}});
   for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
-    CHECK(chosen({.type = std::string(rule.title)}).name == rule.name);
+    if (rule.others.empty()) {
+      CHECK(chosen({.type = std::string(rule.title)}).name == rule.name);
+    } else {
+      CHECK_THROWS_WITH_AS(optimizer_of({.type = std::string(rule.title)}),
+                           doctest::Contains("does not say which parameters"), acc::Error);
+    }
   }
   for (const char* type : {"LBFGS", "Lion with fp32_optimizer_states false"}) {
     CHECK_THROWS_WITH_AS(optimizer_of({.type = type}), doctest::Contains(type), acc::Error);
@@ -175,6 +181,14 @@ TEST_CASE("Lion follows the paper's formula in double, step by step") {
       CHECK(std::isnan(weights[0]));
     }
   }
+}
+
+TEST_CASE("owners of matrices: the costliest first, each to the rank with the least") {
+  using acc::optim::assign_owners;
+  CHECK(assign_owners(std::vector<std::int64_t>{1, 9, 5, 5, 2}, 2) ==
+        std::vector<int>{1, 0, 1, 1, 0});
+  CHECK(assign_owners(std::vector<std::int64_t>{3, 3}, 4) == std::vector<int>{0, 1});
+  CHECK(assign_owners({}, 2).empty());
 }
 
 TEST_CASE("the clip coefficient equals torch's") {

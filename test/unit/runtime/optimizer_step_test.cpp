@@ -175,6 +175,195 @@ TEST_CASE("every optimizer gives the same weights under every strategy") {
 
 namespace {
 
+using Matrix = std::vector<double>;  // row-major
+
+/// a [rows][inner] times b [inner][columns].
+Matrix product(const Matrix& a, const Matrix& b, std::size_t rows, std::size_t inner) {
+  const std::size_t columns = b.size() / inner;
+  Matrix c(rows * columns);
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t k = 0; k < inner; ++k) {
+      for (std::size_t j = 0; j < columns; ++j) {
+        c[i * columns + j] += a[i * inner + k] * b[k * columns + j];
+      }
+    }
+  }
+  return c;
+}
+
+Matrix transposed(const Matrix& a, std::size_t rows) {
+  const std::size_t columns = a.size() / rows;
+  Matrix to(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    to[i % columns * rows + i / columns] = a[i];
+  }
+  return to;
+}
+
+/// _zeropower_via_newtonschulz of torch/optim/_muon.py, in double.
+Matrix zeropower(Matrix x, std::size_t rows) {
+  const std::size_t columns = x.size() / rows;
+  if (rows > columns) {
+    return transposed(zeropower(transposed(x, rows), columns), columns);
+  }
+  double squares = 0.0;
+  for (const double each : x) {
+    squares += each * each;
+  }
+  for (double& each : x) {
+    each /= std::max(std::sqrt(squares), 1e-7);
+  }
+  for (int step = 0; step < 5; ++step) {
+    const Matrix gram = product(x, transposed(x, rows), rows, columns);
+    Matrix polynomial = product(gram, gram, rows, rows);
+    for (std::size_t i = 0; i < gram.size(); ++i) {
+      polynomial[i] = 2.0315 * polynomial[i] - 4.7750 * gram[i];
+    }
+    const Matrix next = product(polynomial, x, rows, rows);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = 3.4445 * x[i] + next[i];
+    }
+  }
+  return x;
+}
+
+struct MuonParameter {
+  std::string name;
+  int numel, columns;  ///< columns 0: a vector
+  bool whole;          ///< updated as a matrix
+};
+
+/// Weights of 5 steps by the formulas of torch.optim.Muon and AdamW in double.
+Weights muon_by_formula(const std::vector<MuonParameter>& parameters, const Weights& initial,
+                        bool matches_rms, bool nesterov,
+                        const std::function<double(const std::string&, int, int)>& gradient) {
+  Weights result;
+  for (const MuonParameter& each : parameters) {
+    const auto numel = static_cast<std::size_t>(each.numel);
+    Matrix weights(initial.at(each.name).begin(), initial.at(each.name).end());
+    Matrix m(numel);
+    Matrix v(numel);
+    for (int step = 1; step <= 5; ++step) {
+      Matrix update(numel);
+      for (std::size_t i = 0; i < numel; ++i) {
+        const double grad = gradient(each.name, static_cast<int>(i), step);
+        if (each.whole) {
+          m[i] += 0.05 * (grad - m[i]);
+          update[i] = nesterov ? grad + 0.95 * (m[i] - grad) : m[i];
+        } else {
+          m[i] += 0.1 * (grad - m[i]);
+          v[i] += 0.001 * (grad * grad - v[i]);
+          update[i] = 0.5 * (m[i] / (1.0 - std::pow(0.9, step))) /
+                      (std::sqrt(v[i] / (1.0 - std::pow(0.999, step))) + 1e-8);
+        }
+      }
+      const double rows = each.whole ? each.numel / each.columns : 1;
+      const double size = !each.whole   ? 1.0
+                          : matches_rms ? 0.2 * std::sqrt(std::max(rows, 1.0 * each.columns))
+                                        : std::sqrt(std::max(1.0, rows / each.columns));
+      if (each.whole) {
+        update = zeropower(update, static_cast<std::size_t>(rows));
+      }
+      const double decay = each.whole ? 1.0 - 0.05 * 0.1 : 1.0 - 0.5 * 0.05 * 0.1;
+      for (std::size_t i = 0; i < numel; ++i) {
+        weights[i] = decay * weights[i] - 0.05 * size * update[i];
+      }
+    }
+    result[each.name].assign(weights.begin(), weights.end());
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("Muon: whole matrices by their owners give the formula's weights in every layout") {
+  const std::vector<MuonParameter> parameters = {
+      {"wide", 5 * 23, 23, true},      {"tall", 34 * 4, 4, true},   {"layer.square", 81, 9, true},
+      {"layer.bias", 17, 0, false},    {"layer.row", 6, 6, true},   {"tail.column", 7, 1, true},
+      {"tail.head", 13 * 3, 3, false}, {"tail.norm", 21, 0, false},
+  };
+  std::vector<UnitSpec> specs = {
+      {"", "Net", -1, {}}, {"layer", "Layer", 0, {}}, {"tail", "Tail", 0, {}}};
+  for (const MuonParameter& each : parameters) {
+    const std::size_t unit = each.name.starts_with("layer.")  ? 1
+                             : each.name.starts_with("tail.") ? 2
+                                                              : 0;
+    specs[unit].parameters.push_back(
+        {.name = each.name.substr(unit == 0 ? 0 : each.name.find('.') + 1),
+         .numel = each.numel,
+         .columns = each.columns});
+  }
+  const auto gradient = [](const std::string& name, int i, int step) {
+    // A multiple of 2^-10, so that the mean over ranks is exact.
+    return std::round(std::sin(i * i + 3 * step + static_cast<int>(name.size())) * 1024.0) / 1024.0;
+  };
+  std::vector<Job> all = jobs();
+  Job copies = job_of(Strategy::full_shard, 3);
+  copies.copy_gathers = true;
+  all.push_back(copies);
+  all.push_back(job_of(Strategy::hybrid_shard, 4, 1));
+  for (const bool matches_rms : {false, true}) {
+    const bool nesterov = !matches_rms;
+    const acc::NamedRule rule{"muon",
+                              {{"lr", 0.05},
+                               {"match_rms_adamw", matches_rms ? 1.0 : 0.0},
+                               {"nesterov", nesterov ? 1.0 : 0.0},
+                               {"adam_lr_ratio", 0.5}}};
+    std::map<std::int64_t, Weights> first;
+    for (Job job : all) {
+      for (const std::int64_t window : {0, 32}) {
+        CAPTURE(to_string(job.sharding.strategy));
+        CAPTURE(job.world_size);
+        CAPTURE(job.copy_gathers);
+        CAPTURE(window);
+        job.sharding.sub_group_size = window;
+        Weights initial;
+        const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
+          auto model = runtime.model(9);
+          ModuleNet net(model, specs);
+          auto optimizer = model.optimizer(
+              rule, {{.name = "head", .parameters = {"tail.head"}, .matrices = false}});
+          const Weights before = net.read();
+          if (runtime.rank() == 0) {
+            initial = before;
+          }
+          for (int step = 1; step <= 5; ++step) {
+            net.micro_step([&](const std::string& name, int i, float) {
+              return static_cast<float>(gradient(name, i, step));
+            });
+            optimizer.step();
+          }
+          return net.read();
+        });
+        const Weights expected =
+            muon_by_formula(parameters, initial, matches_rms, nesterov, gradient);
+        CHECK(distance(expected, weights) < 2e-5);
+        if (first.empty()) {
+          first[0] = weights;
+        }
+        CHECK(distance(first.at(0), weights) == 0.0);
+      }
+    }
+  }
+}
+
+TEST_CASE("Muon: all ranks agree about which matrices are updated element by element") {
+  CHECK_THROWS_WITH_AS(
+      acc::test::run_ranks(
+          job_of(Strategy::full_shard, 2),
+          [&](const auto& settings, auto store) {
+            auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+            auto model = runtime.model();
+            ModuleNet net(model, net_of());
+            model.optimizer(
+                acc::NamedRule{"muon"},
+                {{.name = "layer", .parameters = {"layer.*"}, .matrices = runtime.rank() == 0}});
+          }),
+      doctest::Contains("matrices of parameter group 'layer'"), acc::Error);
+}
+
+namespace {
+
 /// What all ranks recorded of tensors: four numbers by step, phase and name. The sketches of parts
 /// add up.
 std::map<std::string, std::array<double, 4>> recorded_in(const std::filesystem::path& folder) {

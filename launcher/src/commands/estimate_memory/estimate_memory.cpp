@@ -58,7 +58,9 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
   for (const OptimizerRule& rule : kOptimizerRules) {
     optimizers.emplace_back(rule.name);
   }
-  parser.add_option("--optimizer", options.optimizer, "optimizer, with all of its states")
+  parser
+      .add_option("--optimizer", options.optimizer,
+                  "optimizer; Muon: as if all parameters were matrices")
       .check_member(optimizers);
   parser
       .add_option("--mixed_precision", options.mixed_precision,
@@ -189,7 +191,7 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       .num_local = options.num_local,
       .sixteen_bit = options.mixed_precision != "no",
       .low_precision = options.low_precision,
-      .moments = static_cast<int>(find_optimizer_rule(options.optimizer)->states.size()),
+      .moments = static_cast<int>(usual_states(*find_optimizer_rule(options.optimizer))),
       .on_cpu = options.cpu,
       .widens = options.cpu_widens,
       .no_sync = options.no_sync};

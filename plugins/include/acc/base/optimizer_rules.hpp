@@ -22,10 +22,15 @@ struct RuleCoefficient {
   std::string_view needs = {};  ///< a coefficient that must be above 0 if this one is
 };
 
+/// Parameters that a rule treats alike. Matrices have two dimensions, and are in no parameter group
+/// that has its parameters updated element by element.
+enum class RuleScope { all, matrices, others };
+
 /// A value that the optimizer keeps for each element of a parameter.
 struct RuleState {
   std::string_view key;         ///< in checkpoints of torch and of DeepSpeed
   std::string_view needs = {};  ///< exists only if this coefficient is above 0
+  RuleScope of = RuleScope::all;
 };
 
 /// A key of a parameter group in a checkpoint of the optimizer's class in torch or DeepSpeed.
@@ -41,6 +46,9 @@ struct OptimizerRule {
   std::span<const RuleState> states;
   std::span<const GroupKey> group_keys;  ///< all of the class, in its order
   bool counts_steps = true;              ///< the class's states contain "step"
+  /// Of a rule for matrices: the rule of the other parameters, with the coefficients of the same
+  /// names; its `eps` is "adam_eps" and its `lr` has the factor "adam_lr_ratio".
+  std::string_view others = {};
 
   [[nodiscard]] constexpr const RuleCoefficient* coefficient(std::string_view of) const {
     const auto found = std::ranges::find(coefficients, of, &RuleCoefficient::name);
@@ -200,6 +208,37 @@ inline constexpr auto kLionCoefficients = std::to_array<RuleCoefficient>({
 inline constexpr auto kLionStates = std::to_array<RuleState>({{.key = "exp_avg"}});
 inline constexpr auto kLionKeys = std::to_array<GroupKey>({{"lr"}, {"betas"}, {"weight_decay"}});
 
+// torch.optim.Muon of torch 2.13 for matrices, and AdamW for the other parameters.
+inline constexpr auto kMuonCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-3},
+    {.name = "weight_decay", .fallback = 0.1},
+    {.name = "momentum", .fallback = 0.95, .limit = 1.0},
+    {.name = "nesterov", .fallback = 1.0, .is_switch = true},
+    {.name = "eps", .fallback = 1e-7},
+    {.name = "ns_steps", .fallback = 5.0, .limit = 100.0},
+    {.name = "match_rms_adamw", .is_switch = true},
+    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
+    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
+    {.name = "adam_eps", .fallback = 1e-8},
+    {.name = "adam_lr_ratio", .fallback = 1.0},
+});
+inline constexpr auto kMuonStates =
+    std::to_array<RuleState>({{.key = "momentum_buffer", .of = RuleScope::matrices},
+                              {.key = "exp_avg", .of = RuleScope::others},
+                              {.key = "exp_avg_sq", .of = RuleScope::others}});
+inline constexpr auto kMuonKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"weight_decay"},
+    {"momentum"},
+    {"nesterov"},
+    {"eps"},
+    {"ns_steps"},
+    {"match_rms_adamw"},
+    {"betas"},
+    {"adam_eps"},
+    {"adam_lr_ratio"},
+});
+
 }  // namespace rules
 
 inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
@@ -239,12 +278,27 @@ inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
      .coefficients = rules::kRmspropCoefficients,
      .states = rules::kRmspropStates,
      .group_keys = rules::kRmspropKeys},
+    {.name = "muon",
+     .title = "Muon",
+     .coefficients = rules::kMuonCoefficients,
+     .states = rules::kMuonStates,
+     .group_keys = rules::kMuonKeys,
+     .others = "adamw"},
 });
 
 /// Returns null for an unknown name.
 constexpr const OptimizerRule* find_optimizer_rule(std::string_view name) {
   const auto* const found = std::ranges::find(kOptimizerRules, name, &OptimizerRule::name);
   return found == kOptimizerRules.end() ? nullptr : found;
+}
+
+/// Number of states per element for estimates: without those of a coefficient that is on or off
+/// (AMSGrad), and with those of matrices if the rule treats matrices in another way.
+constexpr std::ptrdiff_t usual_states(const OptimizerRule& rule) {
+  return std::ranges::count_if(rule.states, [&rule](const RuleState& state) {
+    const bool is_extra = !state.needs.empty() && rule.coefficient(state.needs)->is_switch;
+    return !is_extra && state.of != RuleScope::others;
+  });
 }
 
 /// Returns the names or titles of all rules, joined by commas.

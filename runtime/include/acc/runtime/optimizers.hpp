@@ -82,6 +82,9 @@ struct ParameterGroup {
   std::optional<double> lr = {};  ///< absent: the optimizer's
   /// Absent: the optimizer's. Does not apply to parameters that were declared without weight decay.
   std::optional<double> weight_decay = {};
+  /// False: matrices are updated as the other parameters are. For rules that update matrices as a
+  /// whole (Muon), which are not for embeddings and for the last layer.
+  bool matrices = true;
 };
 
 }  // namespace acc

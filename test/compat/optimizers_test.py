@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for 20 steps with each optimizer of acclaunch.torch in each
+strategy, ten steps on three ranks and, resumed from a checkpoint, ten on two, and compares the weights with those of torch's
+optimizer in one process. Exits with 77 without torch."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from torch import nn
+from torch.nn import functional as F
+
+STEPS, ROWS, RANKS = 20, 6, (3, 2)
+# Strategy, and how the ranks of a machine gather: "copy" behaves as several machines do.
+MODES = [("FULL_SHARD", "share"), ("FULL_SHARD", "copy"), ("SHARD_GRAD_OP", "share"), ("NO_SHARD", "share")]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(24, 8, bias=False)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(13, 8)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(8, 13)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+
+
+def made():
+    torch.manual_seed(3)
+    return Net()
+
+
+def batch(step):
+    return torch.randint(13, (ROWS, 5), generator=torch.Generator().manual_seed(step))
+
+
+def as_matrix(name):
+    return name.startswith("blocks.") and not name.endswith(("norm.weight", "bias"))
+
+
+class TorchMuon:
+    """torch.optim.Muon for the matrices of the blocks, in float32 in place of its bfloat16; AdamW for the others."""
+
+    def __init__(self, named, adam_lr, **options):
+        named = list(named)
+        self.muon = torch.optim.Muon([each for name, each in named if as_matrix(name)], **options)
+        self.adamw = torch.optim.AdamW([each for name, each in named if not as_matrix(name)], lr=adam_lr,
+                                       weight_decay=options["weight_decay"])
+
+    def step(self):
+        with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):  # a copy, which torch changes in place
+            self.muon.step()
+        self.adamw.step()
+
+    def zero_grad(self):
+        self.muon.zero_grad()
+        self.adamw.zero_grad()
+
+
+def torchs(name, options):
+    return lambda model: getattr(torch.optim, name)(model.parameters(), **options)
+
+
+def ours(name, options):
+    return lambda acc, model: getattr(acc, name)(model, **options)
+
+
+MUON = {"lr": 0.02, "weight_decay": 0.1}
+ADAM_LR = 3e-3
+NOT_MATRICES = [{"params": ["embedding.*", "head.*"], "name": "others", "matrices": False}]
+PLAIN = {
+    "AdamW": ("AdamW", {"lr": 1e-2, "weight_decay": 0.1}),
+    "AdamW amsgrad": ("AdamW", {"lr": 1e-2, "betas": (0.8, 0.6), "amsgrad": True}),
+    "Adam": ("Adam", {"lr": 1e-2, "weight_decay": 0.1}),
+    "NAdam": ("NAdam", {"lr": 1e-2, "weight_decay": 0.1}),
+    "Adagrad": ("Adagrad", {"lr": 3e-2, "lr_decay": 0.1, "weight_decay": 0.1}),
+    "RMSprop": ("RMSprop", {"lr": 3e-3, "alpha": 0.9, "momentum": 0.5, "centered": True}),
+    "SGD": ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+}
+# Name: torch's, ours, the largest difference of a weight after 20 steps.
+OPTIMIZERS = {name: (torchs(*given), ours(*given), 2e-5) for name, given in PLAIN.items()}
+for scaling, nesterov in ((None, True), ("match_rms_adamw", False)):
+    options = MUON | {"adjust_lr_fn": scaling, "nesterov": nesterov}
+    OPTIMIZERS[f"Muon {scaling}"] = (
+        lambda model, given=options: TorchMuon(model.named_parameters(), ADAM_LR, **given),
+        lambda acc, model, given=options: acc.Muon(model, **given, adam_lr=ADAM_LR, groups=NOT_MATRICES), 2e-5)
+
+
+def expected_weights(name):
+    model = made()
+    optimizer = OPTIMIZERS[name][0](model)
+    for step in range(STEPS):
+        model(batch(step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {key: value.detach() for key, value in model.named_parameters()}
+
+
+def worker(folder, phase):
+    import acclaunch.torch as acc
+
+    torch.set_num_threads(1)
+    for number, (strategy, gather) in enumerate(MODES):
+        os.environ |= {"FSDP_SHARDING_STRATEGY": strategy, "ACC_SHM_GATHER": gather}
+        runtime = acc.Runtime()
+        rows = slice(runtime.rank * ROWS // runtime.world_size, (runtime.rank + 1) * ROWS // runtime.world_size)
+        for name, (_, ours_of, tolerance) in OPTIMIZERS.items():
+            model = acc.fully_shard(made(), runtime, units=[Block])
+            optimizer = ours_of(acc, model)
+            saved = f"{folder}/{number} {name}"
+            if phase == 1:
+                runtime.load(saved, model, optimizer)
+            for step in range(phase * STEPS // 2, (phase + 1) * STEPS // 2):
+                model(batch(step)[rows]).backward()
+                optimizer.step()
+            if phase == 0:
+                runtime.save(saved, model, optimizer)
+                continue
+            weights = acc.state_dict(model)
+            if runtime.rank == 0:
+                for key, value in torch.load(f"{folder}/{name}.pt").items():
+                    worst = (weights[key] - value).abs().max().item()
+                    assert worst <= tolerance, f"{name}, {strategy} {gather}: {key} differs by {worst}"
+            runtime.barrier()
+    print("trained", flush=True)
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in OPTIMIZERS:
+            torch.save(expected_weights(name), f"{folder}/{name}.pt")
+        for phase, ranks in enumerate(RANKS):
+            process = subprocess.run(
+                [acclaunch, "--cpu", "--use_fsdp", "--preload", "torch._dynamo", "--num_processes", str(ranks),
+                 pathlib.Path(__file__), folder, str(phase)],
+                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+            assert process.returncode == 0 and process.stdout.count("trained") == ranks, process.stdout + process.stderr
+
+
+if __name__ == "__main__":
+    worker(sys.argv[1], int(sys.argv[2])) if "RANK" in os.environ else main()
