@@ -198,7 +198,8 @@ ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_de
 INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE = 0, 3, 4
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
-    "gradient_buffer_bytes", "device_bytes", "device_peak_bytes", "pinned_bytes", "buffer_bytes")))
+    "gradient_buffer_bytes", "device_bytes", "device_peak_bytes", "pinned_bytes", "buffer_bytes",
+    "snapshot_bytes")))
 TrafficReport = sized("TrafficReport", *((name, c.c_int64) for name in (
     "gathered_elements", "gathered_elements_moved", "gather_calls", "reduced_elements",
     "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements")))
@@ -308,6 +309,10 @@ _CALLS = {
     "acc_model_export_weights": (_POINTER, _TEXT, c.POINTER(ExportConfig)),
     "acc_model_state_dict": (_POINTER, c.POINTER(StateDictConfig), VisitFunction, c.c_void_p),
     "acc_runtime_save": (_POINTER, _TEXT, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE),
+    "acc_runtime_save_async": (_POINTER, _TEXT, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE, c.c_int32,
+                               c.POINTER(c.c_int32)),
+    "acc_runtime_saving": (_POINTER, c.POINTER(c.c_int32)),
+    "acc_runtime_wait_save": (_POINTER,),
     "acc_runtime_load": (_POINTER, _TEXT, _POINTER, _POINTER, _POINTERS),
     "acc_checkpoint_series_create": (_POINTER, _TEXT, c.POINTER(SeriesConfig), _POINTERS),
     "acc_checkpoint_series_newest": (_POINTER, c.c_void_p, _SIZE),

@@ -229,6 +229,31 @@ class Runtime:
         self._library.runtime_save(self.handle, path_of(directory), model.handle,
                                    optimizer.handle, values, len(values))
 
+    def save_async(self, directory, module, optimizer, state=None, of_rank=None, refuse=False):
+        """Saves beside the training: returns when this rank has copied its values to host memory, which a
+        thread of low priority then writes. At most one save is in flight: a second call waits for it, or
+        with `refuse` saves nothing and returns False, on all ranks alike. All ranks call it. A failure to
+        write does not disturb the training: rank 0 logs a warning, and `wait_save` raises it. `save`, `load`
+        and the end of the program wait for a save in flight. Raises NotSupportedError for FULL_STATE_DICT
+        and zero3_save_16bit_model."""
+        model = model_of(module)
+        model.write_buffers()
+        values = _program_values(model, optimizer, state, of_rank)
+        saved = c.c_int32()
+        self._library.runtime_save_async(self.handle, path_of(directory), model.handle, optimizer.handle,
+                                         values, len(values), int(bool(refuse)), c.byref(saved))
+        return saved.value == 1
+
+    @property
+    def saving(self):
+        """True while this rank's save is in flight. Other ranks may see its end earlier or later."""
+        return self._library.read("runtime_saving", c.c_int32, self.handle) == 1
+
+    def wait_save(self):
+        """Waits for the save in flight, if there is one. Raises ConfigError with the reason, on every rank,
+        if it or an earlier one has failed since the last call."""
+        self._library.runtime_wait_save(self.handle)
+
     def load(self, directory, module, optimizer):
         """Loads a checkpoint that this library, torch, Accelerate or DeepSpeed saved, with any
         strategy and number of ranks. Returns the program's values. Collective. Raises ConfigError
@@ -265,7 +290,8 @@ class CheckpointSeries:
         return os.fsdecode(path.value)
 
     def save(self, module, optimizer, state=None, of_rank=None):
-        """Saves the next checkpoint, as Runtime.save, and removes the oldest ones. Collective."""
+        """Saves the next checkpoint, as Runtime.save, and removes the oldest ones; with the setting
+        save_async as Runtime.save_async. Collective."""
         model = model_of(module)
         model.write_buffers()
         values = _program_values(model, optimizer, state, of_rank)

@@ -39,6 +39,7 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
   check_near(found.at("optimizer_bytes"), foretold.optimizer);
   check_near(found.at("gathered_bytes"), foretold.gathered);
   check_near(found.at("gradient_buffer_bytes"), foretold.gradient_buffers);
+  check_near(found.at("snapshot_bytes"), foretold.snapshot);
 }
 
 /// DeepSpeed's defaults: the whole model is smaller than the reuse distance, and stays gathered.
@@ -75,6 +76,19 @@ TEST_CASE("estimate-memory: shard groups of two ranks") {
         std::pair{"HYBRID_SHARD_ZERO2", Strategy::hybrid_shard_zero2}}) {
     EstimateCase each{fsdp(name, {"--parallelism_config_dp_shard_size", "2"}), strategy};
     each.adjust = [](TrainingSize& size) { size.num_local = 2; };
+    check(each);
+  }
+}
+
+TEST_CASE("estimate-memory: the copy of a rank's part of a checkpoint that is written meanwhile") {
+  const TemporaryFolder folder;
+  for (const auto& [flags, strategy] :
+       {std::pair{fsdp("FULL_SHARD", {"--fsdp_version", "2"}), Strategy::full_shard},
+        std::pair{Words{}, Strategy::no_shard}}) {
+    EstimateCase each{flags, strategy};
+    each.flags.emplace_back("--save_async");
+    each.options = {"--checkpoint", folder.path() / words_of(each), "--checkpoint_every", "1"};
+    each.adjust = [](TrainingSize& size) { size.save_async = true; };
     check(each);
   }
 }

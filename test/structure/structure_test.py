@@ -48,14 +48,14 @@ MAX_FILES_OF_FLAG = 3
 MORE_FILES_OF_SETTING = {
     "allgather_bucket_size": 6, "contiguous_gradients": 5, "deterministic": 7, "fsdp_activation_checkpointing": 5,
     "fsdp_activation_checkpointing_offload": 5, "fsdp_auto_wrap_policy": 5, "fsdp_cpu_ram_efficient_loading": 7,
-    "fsdp_reshard_after_forward": 10, "fsdp_sharding_strategy": 10, "fsdp_state_dict_type": 5,
+    "fsdp_reshard_after_forward": 10, "fsdp_sharding_strategy": 10, "fsdp_state_dict_type": 6,
     "fsdp_sync_module_states": 8, "fsdp_transformer_layer_cls_to_wrap": 6, "fsdp_version": 15,
     "gradient_accumulation_steps": 18, "gradient_clipping": 8, "mixed_precision": 26, "nan_policy": 5,
     "offload_optimizer_device": 6, "offload_optimizer_nvme_path": 7, "offload_param_device": 7,
     "offload_param_nvme_path": 7, "overlap_comm": 7, "parallelism_config_dp_replicate_size": 5,
     "parallelism_config_dp_shard_size": 7, "reduce_bucket_size": 6, "round_robin_gradients": 5,
-    "stochastic_rounding": 7, "sub_group_size": 6, "zero3_init_flag": 7, "zero3_save_16bit_model": 5,
-    "zero_hpz_partition_size": 11, "zero_stage": 16,
+    "save_async": 12, "stochastic_rounding": 7, "sub_group_size": 6, "zero3_init_flag": 7,
+    "zero3_save_16bit_model": 6, "zero_hpz_partition_size": 11, "zero_stage": 16,
 }
 MORE_FILES_OF_FLAG = {
     "config_file": 5, "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 7, "gpu_ids": 4, "hostfile": 4,

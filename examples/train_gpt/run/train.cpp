@@ -222,6 +222,9 @@ class Trainer {
       }
       if (saves) {
         series_->save(model_, optimizer_, saved_state(done, order_));
+        if (last || signal != 0) {
+          runtime_.wait_save();  // what is said at the end is true
+        }
       }
       if (signal != 0 && !last) {
         announce_end(signal, done);
@@ -306,7 +309,11 @@ class Trainer {
 
   void finish() {
     if (!options_.save.empty()) {
-      runtime_.save(options_.save, model_, optimizer_, saved_state(options_.steps, order_));
+      if (runtime_.settings().sharding.save_async) {
+        runtime_.save_async(options_.save, model_, optimizer_, saved_state(options_.steps, order_));
+      } else {
+        runtime_.save(options_.save, model_, optimizer_, saved_state(options_.steps, order_));
+      }
     }
     if (!options_.export_to.empty()) {
       model_.export_weights(options_.export_to);
@@ -314,6 +321,7 @@ class Trainer {
     if (options_.sample > 0) {
       print_sample();
     }
+    runtime_.wait_save();
   }
 
   void print_sample() {

@@ -540,6 +540,12 @@ struct SavedState {
   ProgramState of_rank = {};
 };
 
+/// What `Runtime::save_async` does while a save is in flight.
+enum class IfSaving {
+  wait,    ///< waits for its end
+  refuse,  ///< saves nothing
+};
+
 /// A model and its optimizer.
 struct Trained {
   Model model;
@@ -647,6 +653,23 @@ class ACC_API Runtime {
   /// Saves several models, each with its optimizer; model i becomes pytorch_model_fsdp_i.
   void save(const std::string& directory, std::span<const Trained> parts,
             const SavedState& state = {});
+  /// Saves beside the training: returns when this rank has copied its values to host memory, and
+  /// writes them on a thread of low priority, while the training goes on. At most one save is in
+  /// flight. A failure to write never disturbs the training: rank 0 logs a warning, `wait_save`
+  /// throws it, and there is no such checkpoint. `save`, `load` and the end of the last handle of
+  /// this runtime wait for a save in flight. Needs host memory for this rank's shards of weights
+  /// and moments, which is kept (`MemoryReport::snapshot_bytes`). All ranks call it; only
+  /// `IfSaving::refuse` communicates. Returns false if it has refused, on all ranks alike. Throws
+  /// Error(not_supported) for FULL_STATE_DICT and save_16bit_model.
+  bool save_async(const std::string& directory, const Model& model, const Optimizer& optimizer,
+                  const SavedState& state = {}, IfSaving if_saving = IfSaving::wait);
+  bool save_async(const std::string& directory, std::span<const Trained> parts,
+                  const SavedState& state = {}, IfSaving if_saving = IfSaving::wait);
+  /// True while this rank's save is in flight. Other ranks may see its end earlier or later.
+  [[nodiscard]] bool saving() const;
+  /// Waits for the save in flight, if there is one. Throws Error(config) with the reason, on all
+  /// ranks alike, if it or an earlier one has failed since the last call.
+  void wait_save();
   /// Loads a checkpoint saved with any strategy, precision and number of ranks by this library,
   /// torch (DCP of FSDP 1 or 2), Accelerate or DeepSpeed. Collective. Throws Error(config) that
   /// names the missing or damaged file or tensor. parts: in the order in which they were saved.

@@ -91,6 +91,22 @@ typedef struct acc_program_state acc_program_state;
 ACC_API acc_status acc_runtime_save(acc_runtime* runtime, const char* directory,
                                     const acc_model* model, const acc_optimizer* optimizer,
                                     const acc_program_value* values, size_t count) ACC_NOEXCEPT;
+/* Saves beside the training: returns when this rank has copied its values to host memory, which a
+ * thread of low priority then writes. At most one save is in flight. refuse: 1: saves nothing, on
+ * all ranks alike, if one is in flight; 0: waits for its end. saved: receives 1, or 0 if it has
+ * refused; may be NULL. A failure to write does not disturb the training: rank 0 logs a warning,
+ * and acc_runtime_wait_save returns it. acc_runtime_save, acc_runtime_load and acc_runtime_free
+ * wait for a save in flight. Not collective, unless refuse is 1, but all ranks call it. Returns
+ * ACC_NOT_SUPPORTED where a save gathers weights: for FULL_STATE_DICT, and for a 16-bit model. */
+ACC_API acc_status acc_runtime_save_async(acc_runtime* runtime, const char* directory,
+                                          const acc_model* model, const acc_optimizer* optimizer,
+                                          const acc_program_value* values, size_t count,
+                                          int32_t refuse, int32_t* saved) ACC_NOEXCEPT;
+/* Receives 1 while this rank's save is in flight, else 0. Not collective. */
+ACC_API acc_status acc_runtime_saving(const acc_runtime* runtime, int32_t* saving) ACC_NOEXCEPT;
+/* Waits for the save in flight, if there is one. Returns ACC_CONFIG with the reason, on all ranks
+ * alike, if it or an earlier one has failed since the last call. */
+ACC_API acc_status acc_runtime_wait_save(acc_runtime* runtime) ACC_NOEXCEPT;
 /* Loads a checkpoint saved with any strategy, precision and number of ranks by this library, torch,
  * Accelerate or DeepSpeed. state: may be NULL; else the caller frees *state. */
 ACC_API acc_status acc_runtime_load(acc_runtime* runtime, const char* directory, acc_model* model,

@@ -106,6 +106,7 @@ CheckpointSeries::CheckpointSeries(Runtime& runtime, std::string folder, Options
 }
 
 std::optional<std::string> CheckpointSeries::newest() const {
+  runtime_.state_->end_save();
   const double number = by_rank_zero(runtime_, folder_, [this] {
     const checkpoint::SeriesFolder series(folder_);
     auto& last = known(*runtime_.state_, folder_).last;
@@ -122,16 +123,26 @@ std::optional<std::string> CheckpointSeries::newest() const {
 std::string CheckpointSeries::save(const Model& model, const Optimizer& optimizer,
                                    const SavedState& saved) const {
   detail::RuntimeState& state = *runtime_.state_;
+  state.end_save();  // which may be the checkpoint before this one
   const auto number = static_cast<std::int64_t>(by_rank_zero(
       runtime_, folder_, [&] { return static_cast<double>(next_number(state, folder_)); }));
   const std::string path = path_of(number);
-  state.save(path, std::vector<Trained>{{model, optimizer}}, saved, checkpoint::Existing::refuse);
+  const std::vector<Trained> parts = {{model, optimizer}};
+  // Nothing else uses the record while a save is in flight, since every use waits for that first.
+  const auto committed = [&series = known(state, folder_), folder = folder_, path, number,
+                          limit = options_.total_limit] {
+    series.last = number;
+    const auto failures = checkpoint::SeriesFolder(folder).committed(path, limit);
+    warn(series, folder, fmt::format("{}", fmt::join(failures, "; ")));
+  };
+  if (state.settings.sharding.save_async) {
+    state.save_async(path, parts, saved, checkpoint::Existing::refuse, committed);
+    return path;
+  }
+  state.save(path, parts, saved, checkpoint::Existing::refuse);
   if (runtime_.rank() == 0) {
     try {
-      auto& series = known(state, folder_);
-      series.last = number;
-      const auto failures = checkpoint::SeriesFolder(folder_).committed(path, options_.total_limit);
-      warn(series, folder_, fmt::format("{}", fmt::join(failures, "; ")));
+      committed();
     } catch (const std::exception& error) {
       // The peers have left the save already; aborting makes their next collective fail.
       state.groups.abort(

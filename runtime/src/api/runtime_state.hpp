@@ -7,18 +7,25 @@
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/late_doubles.hpp"
+#include "state_dict/model_files.hpp"
 #include "trace/tracer.hpp"
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace acc::rendezvous {
 class Store;
 }
 
 namespace acc::detail {
+
+class BackgroundSave;
 
 /// State of a folder of checkpoints when this job last used it.
 struct KnownSeries {
@@ -63,10 +70,30 @@ class RuntimeState {
   /// Implements `Runtime::save`. existing: what to do if the directory exists.
   void save(const std::string& directory, std::span<const Trained> parts, const SavedState& state,
             checkpoint::Existing existing);
+  /// Implements `Runtime::save_async`, when no save is in flight. committed: called on rank 0, on
+  /// another thread, when the directory has its name; if it throws, the save has failed.
+  void save_async(const std::string& directory, std::span<const Trained> parts,
+                  const SavedState& state, checkpoint::Existing existing,
+                  std::function<void()> committed = {});
+  /// Waits for the save in flight, if there is one, and keeps its failure for `wait_save`.
+  void end_save();
+  /// Implements `Runtime::wait_save`.
+  void wait_save();
+  /// Implements `Runtime::saving`.
+  [[nodiscard]] bool saving() const;
+  /// Finalizes the models. Throws Error(invalid_argument) if there is none, or an optimizer belongs
+  /// to another one.
+  static std::vector<state_dict::Part> parts_of(std::span<const Trained> parts);
 
  private:
+  std::unique_ptr<BackgroundSave> background_;     ///< null: no save was begun since `end_save`
+  std::optional<std::uint32_t> last_background_;   ///< number of the save that it was last
+  std::optional<std::string> background_failure_;  ///< not reported yet
   void create_trace(int restart_count) const;
 };
+
+/// Throws Error(not_supported) if saves beside the training are not possible with these settings.
+void check_save_async(const settings::ShardingSettings& settings);
 
 /// Throws Error(not_supported) that lists the settings that this version or build does not support.
 void check_supported(const settings::RuntimeSettings& settings);

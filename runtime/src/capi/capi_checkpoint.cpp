@@ -141,6 +141,31 @@ acc_status acc_runtime_save(acc_runtime* runtime, const char* directory, const a
   });
 }
 
+acc_status acc_runtime_save_async(acc_runtime* runtime, const char* directory,
+                                  const acc_model* model, const acc_optimizer* optimizer,
+                                  const acc_program_value* values, size_t count, int32_t refuse,
+                                  int32_t* saved) noexcept {
+  return guarded([&] {
+    const bool done =
+        required(runtime, "runtime")
+            .value.save_async(string_of(directory, "directory"), required(model, "model").value,
+                              required(optimizer, "optimizer").value, state_of(values, count),
+                              refuse != 0 ? acc::IfSaving::refuse : acc::IfSaving::wait);
+    if (saved != nullptr) {
+      *saved = done ? 1 : 0;
+    }
+  });
+}
+
+acc_status acc_runtime_saving(const acc_runtime* runtime, int32_t* saving) noexcept {
+  return guarded(
+      [&] { required(saving, "saving") = required(runtime, "runtime").value.saving() ? 1 : 0; });
+}
+
+acc_status acc_runtime_wait_save(acc_runtime* runtime) noexcept {
+  return guarded([&] { required(runtime, "runtime").value.wait_save(); });
+}
+
 acc_status acc_runtime_load(acc_runtime* runtime, const char* directory, acc_model* model,
                             acc_optimizer* optimizer, acc_program_state** state) noexcept {
   return guarded([&] {

@@ -93,6 +93,9 @@ class ModelState {
   [[nodiscard]] MemoryReport memory() const;
   /// Bytes of moments, set by the optimizer for `memory()`.
   std::int64_t optimizer_nbytes = 0;
+  /// Host memory for the values of a save that is written beside the training; null before the
+  /// first.
+  device::MemoryPtr snapshot_memory;
   bool has_optimizer = false;           ///< a model has at most one optimizer at a time
   std::size_t declared_parameters = 0;  ///< number of parameters declared so far, in all units
 

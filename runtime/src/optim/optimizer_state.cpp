@@ -37,7 +37,7 @@ double coefficient_of(const std::variant<optim::Rule, ProgramRule>& rule, std::s
 }
 
 /// Returns the memory that a rank holds, in bytes, by the names of training_metrics.hpp.
-std::array<std::pair<std::string_view, double>, 8> memory_by_category(const MemoryReport& memory) {
+std::array<std::pair<std::string_view, double>, 9> memory_by_category(const MemoryReport& memory) {
   const auto value = [](std::string_view name, std::int64_t nbytes) {
     return std::pair(name, static_cast<double>(nbytes));
   };
@@ -48,7 +48,8 @@ std::array<std::pair<std::string_view, double>, 8> memory_by_category(const Memo
           value("memory.gradient_buffers", memory.gradient_buffer_bytes),
           value("memory.buffers", memory.buffer_bytes),
           value("memory.device", memory.device_bytes),
-          value("memory.pinned", memory.pinned_bytes)};
+          value("memory.pinned", memory.pinned_bytes),
+          value("memory.snapshot", memory.snapshot_bytes)};
 }
 
 /// Throws Error(invalid_argument) for a limit of clipping that is negative or NaN.

@@ -59,6 +59,10 @@ std::string share(collectives::ProcessGroup& world, std::string text) {
 
 }  // namespace
 
+std::string Attempt::reason() const {
+  return words_of(failure_);
+}
+
 void Attempt::settle(const sharding::Groups& groups, const std::string& what,
                      const std::function<void()>& undo) const {
   auto& world = *groups.world;
@@ -76,8 +80,7 @@ void Attempt::settle(const sharding::Groups& groups, const std::string& what,
   // Every rank learns the reason. The launcher may kill the rank that has it as soon as another
   // rank ends.
   const int rank = world.size() - static_cast<int>(failed[0]);
-  const std::string reason =
-      share(world, world.rank() == rank ? words_of(failure_) : std::string());
+  const std::string reason = share(world, world.rank() == rank ? this->reason() : std::string());
   if (failure_) {
     rethrow();
   }

@@ -39,6 +39,10 @@ class Attempt {
     }
   }
 
+  [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
+  /// Text of the failure.
+  [[nodiscard]] std::string reason() const;
+
   /// Collective. Tells every rank whether all ranks succeeded: one all_reduce, and after a failure
   /// the reason too. Throws this rank's own failure, or Error(config) with the number and the
   /// reason of a rank that failed. `what` names the attempt for the other ranks' messages. `undo`

@@ -7,8 +7,27 @@ namespace acc::state_dict {
 
 void HeldValues::read(std::int64_t begin, std::int64_t numel,
                       const std::function<void(std::span<const std::byte> bytes)>& visit) const {
-  read_bytes(*device_, values_ + static_cast<std::size_t>(begin - first_) * size_,
-             static_cast<std::size_t>(numel) * size_, visit);
+  const std::byte* const from = values_ + static_cast<std::size_t>(begin - first_) * size_;
+  const std::size_t nbytes = static_cast<std::size_t>(numel) * size_;
+  if (is_copy()) {
+    visit({from, nbytes});
+  } else {
+    read_bytes(*device_, from, nbytes, visit);
+  }
+}
+
+void HeldValues::narrow(std::int64_t begin, std::int64_t end) {
+  numel_ = end - begin;
+  if (numel_ > 0) {
+    values_ += static_cast<std::size_t>(begin - first_) * size_;
+    first_ = begin;
+  }
+}
+
+void HeldValues::copy_to(std::byte* memory) {
+  device_->copy(memory, values_, nbytes(), device_->compute());
+  values_ = memory;
+  device_ = nullptr;
 }
 
 }  // namespace acc::state_dict

@@ -28,6 +28,12 @@ class HeldValues {
   [[nodiscard]] std::size_t nbytes() const noexcept {
     return static_cast<std::size_t>(numel_) * size_;
   }
+  /// Leaves out all elements but [begin, end) of the array.
+  void narrow(std::int64_t begin, std::int64_t end);
+  /// Issues a copy to host memory [nbytes], on the compute stream. Later reads are from there, and
+  /// may be on any thread once the stream has reached this point.
+  void copy_to(std::byte* memory);
+  [[nodiscard]] bool is_copy() const noexcept { return device_ == nullptr; }
   /// Passes elements [begin, begin + numel) of the array on, in order.
   void read(std::int64_t begin, std::int64_t numel,
             const std::function<void(std::span<const std::byte> bytes)>& visit) const;
@@ -36,7 +42,7 @@ class HeldValues {
   }
 
  private:
-  device::Device* device_;
+  device::Device* device_;  ///< null: a copy
   const std::byte* values_;
   std::int64_t first_;
   std::int64_t numel_;

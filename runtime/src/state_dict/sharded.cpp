@@ -4,7 +4,9 @@
 #include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace acc::state_dict {
 namespace {
@@ -79,6 +81,7 @@ class FolderBuilder {
   PlannedFolder finish(std::string name) {
     const int ranks = model_.context().groups.world->size();
     auto rule = cut_arrays(arrays_, tensors_, ranks);
+    narrow(rule->chunks(model_.context().groups.world->rank()));
     return {std::move(name),
             {std::move(tensors_), std::move(values_), ranks, std::move(rule)},
             [sources = std::move(sources_)](const dcp::PlannedChunk& chunk, const Sink& sink) {
@@ -94,6 +97,24 @@ class FolderBuilder {
       held->read(begin, numel, sink);
     });
     held_.push_back(std::move(held));
+  }
+
+  /// Leaves out of the held values what this rank does not write, between its first and its last
+  /// element of each array.
+  void narrow(const std::vector<dcp::PlannedChunk>& chunks) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> written(held_.size());
+    for (const dcp::PlannedChunk& chunk : chunks) {
+      auto& [begin, end] = written[chunk.source];
+      if (const std::int64_t numel = chunk.box.numel(); numel > 0) {
+        begin = begin == end ? chunk.source_begin : std::min(begin, chunk.source_begin);
+        end = std::max(end, chunk.source_begin + numel);
+      }
+    }
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      if (held_[i] != nullptr) {
+        held_[i]->narrow(written[i].first, written[i].second);
+      }
+    }
   }
 
   void add_tensor(dcp::Path path, Dtype dtype, const Shape& shape) {

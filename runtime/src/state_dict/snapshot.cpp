@@ -86,14 +86,15 @@ class SnapshotBuilder {
   }
 
   void add_part(const Part& part, int index) {
+    snapshot_.held.emplace_back();
     switch (sharding().state_dict_type) {
       case StateDictType::sharded:
-        snapshot_.folders.push_back(plan_model_folder(*part.model, index));
-        snapshot_.folders.push_back(plan_optimizer_folder(part, index));
+        add_folder(plan_model_folder(*part.model, index));
+        add_folder(plan_optimizer_folder(part, index));
         break;
       case StateDictType::local:
         add_local(*part.model, index);
-        snapshot_.folders.push_back(plan_optimizer_folder(part, index));
+        add_folder(plan_optimizer_folder(part, index));
         break;
       case StateDictType::full: add_full(part, index); break;
     }
@@ -103,9 +104,23 @@ class SnapshotBuilder {
     }
   }
 
+  void add_folder(PlannedFolder planned) {
+    add_held(planned.held);
+    snapshot_.folders.push_back(std::move(planned));
+  }
+
+  void add_held(const std::vector<HeldPtr>& held) {
+    for (const HeldPtr& each : held) {
+      if (each != nullptr && each->nbytes() > 0) {
+        snapshot_.held.back().push_back(each);
+      }
+    }
+  }
+
   void add_local(detail::ModelState& model, int index) {
     PlannedLocal planned = plan_local_model(model);
     local_.push_back(planned.layout);
+    add_held(planned.held);
     add_file(accelerate::local_model_file(index, snapshot_.rank),
              [planned = std::move(planned)](const fs::path& path, ProgressMeter& meter) {
                write_local_model(planned, path, meter);
@@ -235,10 +250,45 @@ class SnapshotBuilder {
   Snapshot snapshot_;
 };
 
+/// Copies begin at a multiple of this, as fast copies want them to.
+constexpr std::size_t kAlignment = 64;
+
+std::size_t aligned(std::size_t nbytes) {
+  return (nbytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 }  // namespace
 
 Snapshot take_snapshot(std::span<const Part> parts, const SavedState& state) {
   return SnapshotBuilder(parts, state).build();
+}
+
+void copy_values(Snapshot& snapshot, std::span<const Part> parts) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    detail::ModelState& model = *parts[i].model;
+    std::size_t nbytes = 0;
+    for (const HeldPtr& held : snapshot.held[i]) {
+      nbytes += aligned(held->nbytes());
+    }
+    if (nbytes == 0) {
+      continue;
+    }
+    device::Device& device = *model.context().device;
+    device::MemoryPtr& memory = model.snapshot_memory;
+    if (memory == nullptr || memory->nbytes() < nbytes) {
+      memory.reset();
+      memory = device.allocate_host(nbytes, "snapshot for a save");
+    }
+    std::byte* to = memory->data();
+    for (const HeldPtr& held : snapshot.held[i]) {
+      if (!held->is_copy()) {  // a second name of the same values
+        held->copy_to(to);
+        to += aligned(held->nbytes());
+      }
+    }
+    device.record(device.compute())->synchronize();
+    snapshot.copies.push_back(memory);
+  }
 }
 
 }  // namespace acc::state_dict

@@ -15,8 +15,8 @@
 namespace acc::state_dict {
 
 /// What one rank writes in a save: its values, the plans of folders, and the contents of small
-/// files. Taken by the thread that trains; no file is opened. Reads the arrays of the models while
-/// it is written.
+/// files. Taken by the thread that trains; no file is opened. While it is written it reads the
+/// arrays of the models, unless they have been copied.
 struct Snapshot {
   /// A file that this rank writes.
   struct File {
@@ -38,14 +38,22 @@ struct Snapshot {
   int ranks = 1;
   std::vector<PlannedFolder> folders;  ///< each rank writes its file of each
   std::vector<File> files;
-  std::vector<Expected> expected;  ///< without those of `folders`
-  SavedState state;                ///< the program's values, whose names are not checked yet
-  Manifest manifest;               ///< without files and plans
-  std::uint64_t nbytes = 0;        ///< size of the values that this rank writes, without buffers
+  std::vector<Expected> expected;          ///< without those of `folders`
+  std::vector<std::vector<HeldPtr>> held;  ///< values that this rank writes, by model
+  std::vector<device::MemoryPtr> copies;   ///< of `held`, once they have been copied
+  SavedState state;          ///< the program's values, whose names are not checked yet
+  Manifest manifest;         ///< without files and plans
+  std::uint64_t nbytes = 0;  ///< size of the values that this rank writes, without buffers
 };
 
 /// Takes the snapshot of this rank. parts: at least one. Throws Error(not_supported), on every rank
 /// alike, for values that files cannot hold.
 Snapshot take_snapshot(std::span<const Part> parts, const SavedState& state);
+
+/// Copies the values to host memory: the snapshot no longer changes with the models, may be written
+/// on another thread, and may outlive the models. Not for the FULL form and for save_16bit_model,
+/// which gather. The memory belongs to the models and is used again; an earlier copy must have been
+/// written. Throws Error(out_of_memory). parts: those of the snapshot.
+void copy_values(Snapshot& snapshot, std::span<const Part> parts);
 
 }  // namespace acc::state_dict

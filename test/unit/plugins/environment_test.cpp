@@ -142,6 +142,7 @@ TEST_CASE("each field of the sharding settings can be set by its setting") {
       {"none", "nan_policy", "raise",
        [](const auto& s) { return s.nan_policy == NanPolicy::raise; }},
       {"none", "stochastic_rounding", "true", [](const auto& s) { return s.stochastic_rounding; }},
+      {"none", "save_async", "true", [](const auto& s) { return s.save_async; }},
       {"none", "gradient_accumulation_steps", "3",
        [](const auto& s) { return s.gradient_accumulation_steps == 3; }},
       {"none", "gradient_clipping", "0.5",

@@ -36,6 +36,7 @@ FullyShardedDataParallelPlugin full_fsdp() {
   plugin.nan_policy = NanPolicy::skip;
   plugin.stochastic_rounding = true;
   plugin.deterministic = true;
+  plugin.save_async = true;
   plugin.gradient_accumulation_steps = 3;
   plugin.gradient_clipping = 0.5;
   plugin.fsdp_version = 2;
@@ -114,6 +115,8 @@ TEST_CASE("each plugin field round-trips through its setting") {
   read.stochastic_rounding = std::nullopt;
   CHECK(read.deterministic == false);
   read.deterministic = std::nullopt;
+  CHECK(read.save_async == false);
+  read.save_async = std::nullopt;
   CHECK(read == deepspeed);
 }
 

@@ -33,6 +33,7 @@ struct EstimateOptions {
   bool cpu_widens = false;
   bool low_precision = false;
   bool no_sync = false;
+  bool save_async = false;
 };
 
 EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
@@ -84,6 +85,8 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
                   "load and train the weights in 16 bits, without mixed precision");
   parser.add_flag("--no_sync", options.no_sync,
                   "accumulate gradients over micro-steps without reducing them");
+  parser.add_flag("--save_async", options.save_async,
+                  "write checkpoints beside the training (save_async)");
   parser.parse(arguments);
   if (options.low_precision && options.mixed_precision != "no") {
     throw Error(Errc::invalid_argument,
@@ -194,9 +197,14 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       .moments = static_cast<int>(usual_states(*find_optimizer_rule(options.optimizer))),
       .on_cpu = options.cpu,
       .widens = options.cpu_widens,
-      .no_sync = options.no_sync};
-  std::vector<Row> rows = {{"strategy", "offload", "parameters", "gradients", "optimizer",
-                            "gathered", "buffers", "device", "host"}};
+      .no_sync = options.no_sync,
+      .save_async = options.save_async};
+  std::vector<Row> rows = {
+      {"strategy", "offload", "parameters", "gradients", "optimizer", "gathered", "buffers"}};
+  if (options.save_async) {
+    rows.front().emplace_back("snapshot");
+  }
+  rows.front().insert(rows.front().end(), {"device", "host"});
   for (const StrategyName& each : kStrategies) {
     size.overlaps = each.overlaps;
     size.keeps = each.keeps;
@@ -204,9 +212,13 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       if (makes_sense(options, each, offload)) {
         const RankMemory memory = rank_memory(size, each.strategy, offload.offload);
         Row row = {std::string(each.name), std::string(offload.name)};
-        for (const std::int64_t nbytes :
-             {memory.parameters, memory.gradients, memory.optimizer, memory.gathered,
-              memory.gradient_buffers, memory.device, memory.host}) {
+        std::vector<std::int64_t> parts = {memory.parameters, memory.gradients, memory.optimizer,
+                                           memory.gathered, memory.gradient_buffers};
+        if (options.save_async) {
+          parts.push_back(memory.snapshot);
+        }
+        parts.insert(parts.end(), {memory.device, memory.host});
+        for (const std::int64_t nbytes : parts) {
           row.push_back(in_units(static_cast<double>(nbytes)));
         }
         rows.push_back(std::move(row));

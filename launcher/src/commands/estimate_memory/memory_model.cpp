@@ -33,6 +33,10 @@ class Model {
     place(memory_.optimizer, stored_ * size_.moments * optimizer_shard(), offloads());
     add_gathered();
     add_gradient_buffers();
+    if (size_.save_async) {  // replicas write equal parts of what they share
+      place(memory_.snapshot, stored_ * (1 + size_.moments) * size_.numel / size_.num_processes,
+            true);
+    }
     return memory_;
   }
 

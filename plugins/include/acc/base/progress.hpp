@@ -60,6 +60,7 @@ class ProgressMeter {
 
   /// Counts bytes, and prints a line if one is due. Thread-safe; costs a look at the clock.
   ACC_API void add(std::uint64_t nbytes);
+  [[nodiscard]] std::uint64_t done() const noexcept { return done_; }
 
  private:
   [[nodiscard]] ProgressLines::Time elapsed() const {

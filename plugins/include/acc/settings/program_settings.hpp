@@ -22,6 +22,7 @@ struct TrainingFields {
   std::optional<NanPolicy> nan_policy;
   std::optional<bool> stochastic_rounding;
   std::optional<bool> deterministic;
+  std::optional<bool> save_async;
   std::optional<int> gradient_accumulation_steps;
   std::optional<double> gradient_clipping;
 

@@ -239,6 +239,12 @@ return std::array{
                .help = "disable choices of libraries that could make two runs with the same "
                        "layout differ",
                .plugin = field<&TrainingFields::deterministic>()},
+    SettingRow{.section = training, .key = "save_async", .flag = Flag::toggle,
+               .type = Type::boolean, .fallback = "false",
+               .help = "write checkpoints beside the training, which stops only while its state is "
+                       "copied to host memory",
+               .plugin = field<&TrainingFields::save_async>(),
+               .engine = member<&ShardingSettings::save_async>("asynchronous saves")},
 
     SettingRow{.section = fsdp, .key = "fsdp_version", .flag = Flag::value, .type = Type::integer,
                .fallback = "1", .allowed = "1..2", .environment = "FSDP_VERSION",

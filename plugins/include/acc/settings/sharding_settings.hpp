@@ -90,6 +90,7 @@ struct ShardingSettings {
 
   StateDictType state_dict_type = StateDictType::sharded;
   bool save_16bit_model = false;
+  bool save_async = false;  ///< CheckpointSeries saves beside the training
 
   // DeepSpeed's counts of elements. The defaults give FSDP's behaviour.
   /// Largest number of elements per gradient reduction; 0: one unit at a time.

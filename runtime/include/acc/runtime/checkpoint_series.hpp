@@ -25,10 +25,12 @@ class ACC_API CheckpointSeries {
   CheckpointSeries(Runtime& runtime, std::string folder, Options options);
 
   /// Returns the path of the newest complete checkpoint, the same on every rank; empty if there is
-  /// none.
+  /// none. Waits for a save in flight.
   [[nodiscard]] std::optional<std::string> newest() const;
   /// Saves the next checkpoint, removes the oldest ones beyond the limit, and returns the path. A
-  /// checkpoint that cannot be removed is a warning, not an error; each save tries again.
+  /// checkpoint that cannot be removed is a warning, not an error; each save tries again. With the
+  /// setting save_async it is `Runtime::save_async`, which waits for a save in flight; the path
+  /// then exists when the save is complete, and oldest ones are removed then.
   std::string save(const Model& model, const Optimizer& optimizer, const SavedState& state) const;
 
  private:

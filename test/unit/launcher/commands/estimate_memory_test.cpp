@@ -288,6 +288,20 @@ TEST_CASE("estimate-memory: gradients accumulated under no_sync are not sharded"
         kParameters + 4 * kParameters);
 }
 
+TEST_CASE("estimate-memory: with save_async each rank has a copy of what it writes") {
+  commands::TrainingSize size = four_gpus();
+  size.save_async = true;
+  for (const Strategy strategy : {Strategy::no_shard, Strategy::full_shard}) {
+    const commands::RankMemory memory =
+        commands::rank_memory(size, strategy, commands::Offload::none);
+    CHECK(memory.snapshot == 12 * kParameters / 4);
+    CHECK(memory.host == memory.snapshot);
+  }
+  size.low_precision = true;
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).snapshot ==
+        6 * kParameters / 4);
+}
+
 TEST_CASE("estimate-memory: offload moves the selected states to the host") {
   commands::TrainingSize size = four_gpus();
   size.sixteen_bit = true;
