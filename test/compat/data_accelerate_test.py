@@ -133,6 +133,9 @@ def main():
         file = pathlib.Path(folder, "state", "acc_data_order.json")
         positions = json.loads(file.read_text())["loaders"]
         assert [(each["acc.data.loader0.epoch"], each["acc.data.loader0.offset"]) for each in positions[:1]] == [(1, 24)]
+        subprocess.run([acclaunch, "reshard", f"{folder}/state", f"{folder}/resharded", "--num_processes", "3"], check=True,
+                       capture_output=True)
+        assert pathlib.Path(folder, "resharded", file.name).read_bytes() == file.read_bytes()
         rest, output = run(3, folder, "rest", *record, *ENGINE)
         assert "3 batches of 12 samples are not the position of the checkpoint, 24 samples" in output, output
         assert rest["skipped"] == rest["1"]

@@ -149,6 +149,30 @@ def watching_seeds():
         yield "report_lines", name, CUT + line.encode()
 
 
+def data_seeds():
+    def line(**values):
+        return json.dumps(values, separators=(",", ":")) + "\n"
+
+    def attempt(name="a", start=None, at=(0, 0, 0), samples=(10,), last_batch="partial"):
+        return line(kind="attempt", version=1, name="", attempt=name, rank=0, world_size=1, time=1.5, seed=1, shuffle=True,
+                    last_batch=last_batch, sources=[{"samples": each, "weight": 1, "per_block": 1} for each in samples],
+                    at=at, **{"from": start})
+
+    def batch(first, after, *samples, **more):
+        return line(kind="batch", at=[*first, 0], next=[*after, 0], size=len(samples), padding=0,
+                    samples=[[0, first[0], samples]], **more)
+
+    yield "data_records", "resumed", (attempt() + batch((0, 0), (0, 5), *range(5)) + batch((0, 5), (0, 8), 5, 6, 7)
+                                      + attempt("a.2", "a", (0, 5, 0)) + batch((0, 5), (1, 0), *range(5, 10))).encode()
+    yield "data_records", "stream", (attempt(samples=(-1,)) + batch((0, 0), (0, 2), 0, 1, hashes=[2**64 - 1, 3])).encode()
+    yield "data_records", "mixture", (attempt(samples=(3, -1)) + line(
+        kind="batch", at=[0, 0, 0], next=[0, 4, 0], size=4, padding=0, samples=[[0, 0, [2, 0]], [1, 0, [0, 1]]])).encode()
+    yield "data_records", "packed", (attempt() + line(
+        kind="packed", at=[0, 0, 0], next=[0, 1, 3], size=1, pieces=[[0, 4, 0, 5, 5], [0, 7, 0, 3, 9]])).encode()
+    yield "data_records", "lost", (attempt() + batch((0, 0), (0, 5), 0, 1, 1, 3, 4) + batch((0, 5), (1, 0), 5, 6, 11)
+                                   + '{"kind":"bat').encode()
+
+
 def journal_seeds():
     entry = bytes([3, 2]) + b"ab" + bytes([2]) + b"cd"
     long_entry = bytes([4, 200]) + b"k" * 200 + bytes([130]) + b"v" * 130
@@ -180,7 +204,8 @@ def checkpoint_seeds():
 
 def main():
     folder = Path(sys.argv[1])
-    for target, name, content in (*seeds(), *proof_seeds(), *watching_seeds(), *journal_seeds(), *checkpoint_seeds()):
+    for target, name, content in (*seeds(), *proof_seeds(), *watching_seeds(), *data_seeds(), *journal_seeds(),
+                                  *checkpoint_seeds()):
         (folder / target).mkdir(parents=True, exist_ok=True)
         (folder / target / name).write_bytes(content)
 

@@ -3,6 +3,7 @@
  * with any number of ranks. Exits with 0, or prints the failed expectation. */
 
 #include "acc/runtime_checkpoint.h"
+#include "acc/runtime_data.h"
 #include "capi_expect.h"
 
 #include <math.h>
@@ -212,9 +213,87 @@ static void expect_plugins(int is_alone) {
   acc_deepspeed_plugin_free(deepspeed);
 }
 
+/* An order of 20 samples, without a runtime. */
+static acc_data_order* create_order(uint64_t seed) {
+  const int64_t samples = 20;
+  acc_data_config config = ACC_DATA_CONFIG_INITIALIZER;
+  config.samples = &samples;
+  config.num_sources = 1;
+  config.seed = seed;
+  acc_data_order* order = NULL;
+  EXPECT_OK(acc_data_order_create(&config, &order));
+  return order;
+}
+
+/* Uses 12 of the samples; each of an epoch comes once. */
+static acc_data_order* use_samples(void) {
+  acc_data_order* order = create_order(3);
+  int used[20] = {0};
+  acc_data_position at = {0, 0, 0};
+  while (at.epoch == 0) {
+    acc_data_batch batch;
+    EXPECT_OK(acc_data_order_batch(order, &at, 6, &batch));
+    EXPECT(batch.count == (at.offset == 18 ? 2 : 6));
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      acc_data_sample drawn[6];
+      int64_t first = 0;
+      int64_t count = 0;
+      EXPECT_OK(acc_data_share(batch.count, rank, 3, &first, &count));
+      EXPECT_OK(acc_data_order_samples(order, &batch, first, count, drawn));
+      for (int64_t i = 0; i < count; ++i) {
+        EXPECT(drawn[i].source == 0 && drawn[i].epoch == 0 && used[drawn[i].index]++ == 0);
+      }
+    }
+    if (at.offset < 12) {
+      EXPECT_OK(acc_data_order_advance(order, &batch, NULL, 0, NULL));
+    }
+    at = batch.next;
+  }
+  int64_t batches = 0;
+  EXPECT_OK(acc_data_order_position(order, &at));
+  EXPECT_OK(acc_data_order_batches(order, &at, 3, &batches));
+  EXPECT(at.offset == 12 && batches == 3);
+  int64_t lengths[20];
+  for (int i = 0; i < 20; ++i) {
+    lengths[i] = i + 1;
+  }
+  acc_data_piece pieces[40];
+  size_t count = 0;
+  acc_data_batch packed;
+  at.offset = 0;
+  EXPECT_OK(acc_data_order_pack(order, &at, lengths, 20, 30, 7, &packed, pieces, 2, &count));
+  EXPECT(packed.count == 7 && packed.next.epoch == 1 && count > 20 && count < 40); /* 210 tokens */
+  EXPECT_OK(acc_data_order_pack(order, &at, lengths, 20, 30, 7, &packed, pieces, 40, &count));
+  int64_t tokens = 0;
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT(pieces[i].total == pieces[i].document + 1);
+    tokens += pieces[i].length;
+  }
+  EXPECT(tokens == 210 && pieces[count - 1].sequence == 6);
+  return order;
+}
+
+static void load_order(const acc_program_state* state) {
+  acc_data_order* order = create_order(3);
+  acc_data_position at;
+  EXPECT_OK(acc_data_order_load(order, state));
+  EXPECT_OK(acc_data_order_position(order, &at));
+  EXPECT(at.epoch == 0 && at.offset == 12);
+  acc_data_order* other = create_order(4);
+  EXPECT(acc_data_order_load(other, state) == ACC_CONFIG);
+  EXPECT(acc_data_order_load_values(other, NULL, 0) == ACC_NOT_FOUND);
+  const acc_data_position outside = {0, 21, 0};
+  EXPECT(acc_data_order_seek(other, &outside) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_data_order_end_epoch(other));
+  acc_data_order_free(other);
+  acc_data_order_free(order);
+}
+
 static void save(const Program* p, const char* folder) {
-  acc_program_value values[] = {ACC_PROGRAM_VALUE_INITIALIZER, ACC_PROGRAM_VALUE_INITIALIZER,
-                                ACC_PROGRAM_VALUE_INITIALIZER};
+  acc_program_value values[3 + ACC_DATA_ORDER_VALUES];
+  for (size_t i = 0; i < sizeof values / sizeof *values; ++i) {
+    values[i] = (acc_program_value)ACC_PROGRAM_VALUE_INITIALIZER;
+  }
   values[0].name = "seen";
   values[0].integer = (int64_t)1 << 40;
   values[1].name = "rate";
@@ -226,7 +305,12 @@ static void save(const Program* p, const char* folder) {
   const char noise[] = {'\xff', '\0', (char)('a' + acc_runtime_rank(p->runtime))};
   values[2].bytes = noise;
   values[2].num_bytes = sizeof noise;
-  EXPECT_OK(acc_runtime_save(p->runtime, folder, p->model, p->optimizer, values, 3));
+  acc_data_order* order = use_samples();
+  size_t count = 0;
+  EXPECT(acc_data_order_state(order, values + 3, 3, &count) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_data_order_state(order, values + 3, ACC_DATA_ORDER_VALUES, &count));
+  EXPECT_OK(acc_runtime_save(p->runtime, folder, p->model, p->optimizer, values, 3 + count));
+  acc_data_order_free(order);
 }
 
 static void load(const Program* p, const char* folder) {
@@ -242,6 +326,7 @@ static void load(const Program* p, const char* folder) {
   EXPECT(value.of_rank == 1 && value.num_bytes == 3);
   EXPECT(((const char*)value.bytes)[2] == 'a' + acc_runtime_rank(p->runtime));
   EXPECT(acc_program_state_get(state, "noise", &value) == ACC_NOT_FOUND);
+  load_order(state);
   acc_program_state_free(state);
   int64_t steps = 0;
   EXPECT_OK(acc_optimizer_steps(p->optimizer, &steps));

@@ -99,6 +99,17 @@ TEST_CASE("token files form one sequence over files and folders, sorted by name"
   CHECK(std::string(batch.targets.begin(), batch.targets.end()) == "bcdefgh");
 }
 
+TEST_CASE("token files: windows that the position names, each with the token after it") {
+  const TemporaryFolder folder;
+  const TokenFiles data({folder.write("text", "abcdefghij")}, TokenType::byte, 256, 3, 1, kAlone);
+  CHECK(data.tokens() == 10);  // three windows of 3 + 1
+  const std::vector<acc::DataSample> windows = {{0, 0, 2}, {0, 1, 0}};
+  Batch batch = batch_of({.batch = 2, .time = 3});
+  data.read({.step = 5, .sequence = 4, .windows = windows}, batch);
+  CHECK(std::string(batch.inputs.begin(), batch.inputs.end()) == "ghiabc");
+  CHECK(std::string(batch.targets.begin(), batch.targets.end()) == "hijbcd");
+}
+
 TEST_CASE("a sequence depends only on seed, step and its index in the global batch") {
   const TemporaryFolder folder;
   std::string text;

@@ -90,6 +90,7 @@ TEST_CASE("options that cannot work are refused with advice") {
       {"--data x --layers 0", "layers (n_layer) must be at least 1, got 0"},
       {"--tokens x", "--vocab is needed"},
       {"--data x --global_batch 8 --micro_batch 2", "excludes"},
+      {"--once_per_epoch --vocab 256 --batches " + kBatches, "excludes"},
       {"--batches " + kBatches + " --vocab 256 --global_batch 8", "excludes"},
       {"--batches " + kBatches + " --vocab 256 --steps 21", "holds 20"},
       {"--batches " + kBatches + " --vocab 256 --seq_len 32", "holds sequences of 64"},

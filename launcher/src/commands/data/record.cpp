@@ -21,6 +21,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::int64_t kLargest = std::int64_t{1} << 61U;  ///< sums of two do not overflow
+constexpr std::int64_t kLargestBatch = std::int64_t{1}
+                                       << 40U;  ///< nor those of millions of batches
+constexpr std::int64_t kLargestBlock = 65536;
 
 /// A value of a line that is not as expected.
 struct Unexpected {
@@ -35,11 +38,13 @@ const Json& member(const Json& object, const char* key) {
   return *found;
 }
 
-std::int64_t integer(const Json& value, const char* what, std::int64_t least = 0) {
+std::int64_t integer(const Json& value, const char* what, std::int64_t least = 0,
+                     std::int64_t most = kLargest) {
   if (!value.is_number_integer() ||
-      (value.is_number_unsigned() && value.get<std::uint64_t>() > kLargest) ||
-      value.get<std::int64_t>() < least || value.get<std::int64_t>() > kLargest) {
-    throw Unexpected{fmt::format("{}: an integer from {} to 2^61", what, least)};
+      (value.is_number_unsigned() &&
+       value.get<std::uint64_t>() > static_cast<std::uint64_t>(most)) ||
+      value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
+    throw Unexpected{fmt::format("{}: an integer from {} to {}", what, least, most)};
   }
   return value.get<std::int64_t>();
 }
@@ -87,7 +92,7 @@ RankRecord header(const Json& line) {
   record.last_batch = text(member(line, "last_batch"), "last_batch");
   for (const Json& source : list(member(line, "sources"), "sources")) {
     record.sources.push_back({integer(member(source, "samples"), "samples", -1),
-                              integer(member(source, "per_block"), "per_block", 1)});
+                              integer(member(source, "per_block"), "per_block", 1, kLargestBlock)});
   }
   if (record.sources.empty()) {
     throw Unexpected{"sources: at least one"};
@@ -99,7 +104,7 @@ Batch batch(const Json& line, std::size_t num_sources) {
   Batch result;
   result.at = position(member(line, "at"), "at");
   result.next = position(member(line, "next"), "next");
-  result.size = integer(member(line, "size"), "size");
+  result.size = integer(member(line, "size"), "size", 0, kLargestBatch);
   if (!(result.at < result.next)) {
     throw Unexpected{"a position 'next' behind 'at'"};
   }
@@ -113,7 +118,7 @@ Batch batch(const Json& line, std::size_t num_sources) {
     }
     return result;
   }
-  result.padding = integer(member(line, "padding"), "padding");
+  result.padding = integer(member(line, "padding"), "padding", 0, result.size);
   std::size_t count = 0;
   for (const Json& group : list(member(line, "samples"), "samples")) {
     list(group, "samples of a source", 3);

@@ -29,8 +29,8 @@ bool is_other_state(const std::string& name, int num_processes) {
     return std::atoi(name.c_str() + kOfRank.size()) < num_processes;
   }
   return std::ranges::any_of(
-      std::array<std::string_view, 5>{"scheduler", "scaler", "custom_checkpoint_", "sampler",
-                                      "dl_state_dict"},
+      std::array<std::string_view, 6>{"scheduler", "scaler", "custom_checkpoint_", "sampler",
+                                      "dl_state_dict", "acc_data_order"},
       [&](std::string_view start) { return name.starts_with(start); });
 }
 

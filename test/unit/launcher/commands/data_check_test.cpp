@@ -345,7 +345,8 @@ TEST_CASE("data check: a damaged line is refused with file, line and what was fo
            {with(R"({"kind":"batch","at":[0,0,0],"next":[0,0,0],"size":1})"),
             "a position 'next' behind 'at'"},
            {with(R"({"kind":"batch","at":[0,0],"next":[0,1,0],"size":1})"), "at: a list of 3"},
-           {with(R"({"kind":"batch","at":[0,-1,0],"next":[0,1,0],"size":1})"), "from 0 to 2^61"},
+           {with(R"({"kind":"batch","at":[0,-1,0],"next":[0,1,0],"size":1})"),
+            "from 0 to 2305843009213693952"},
            {with(R"({"kind":"batch","at":[0,0,0],"next":[0,1,0],"size":1,"padding":0,)"
                  R"("samples":[[1,0,[3]]]})"),
             "a source below 1"},

@@ -304,6 +304,25 @@ TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
   CHECK(sharding.strategy == Strategy::full_shard);
 }
 
+TEST_CASE("the order and the record of samples are passed on alike in all front ends") {
+  for (const FrontEnd* front_end :
+       {&accelerate_front_end(), &torchrun_front_end(), &deepspeed_front_end()}) {
+    PlanFixture fixture(*front_end);
+    fixture.facts.python_packages = "/packages";
+    fixture.facts.working_directory = fixture.folder();
+    const auto plain = fixture.worker({"./train"}, 0);
+    CHECK_FALSE(plain.contains("ACC_DATA_ORDER"));
+    CHECK_FALSE(plain.contains("ACC_DATA_RECORD"));
+    CHECK_FALSE(plain.contains("ACC_DATA_ROUND"));
+    const auto worker = fixture.worker({"--data_order=acc", "--data_record=samples", "./train"}, 0);
+    CHECK(worker.at("ACC_DATA_ORDER") == "acc");
+    CHECK(worker.at("ACC_DATA_RECORD") == (fixture.folder() / "samples").string());
+    CHECK(worker.at("ACC_DATA_ROUND") == "0");
+    CHECK(worker.at("PYTHONPATH").starts_with("/packages"));
+    CHECK(contains(fixture.refusal({"--data_order=numpy", "./train"}), "torch or acc"));
+  }
+}
+
 TEST_CASE("the engine of Python programs is chosen alike in all front ends") {
   struct Case {
     Words words;
