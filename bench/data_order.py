@@ -44,7 +44,7 @@ def measure(kind, samples, batch, skipped):
     """In a process of its own: prints milliseconds until the first batch, microseconds per step, and MiB."""
     import torch  # noqa: F401: both are used with it
     from acclaunch import data
-    data.DataOrder(10)  # loads the library
+    data.DataBatchSampler(10, 1)  # loads the library
     before = peak_mib()
     begin = time.perf_counter()
     batches, used = (ours if kind == "acclaunch" else torchs)(samples, batch, skipped)

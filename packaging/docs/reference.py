@@ -232,7 +232,7 @@ def undocumented_python():
     found = []
     package = pathlib.Path("python/acclaunch")
     modules = {path.stem: ast.parse(path.read_text()) for path in sorted(package.glob("*.py"))}
-    for name in ("torch", "c10d"):
+    for name in ("torch", "c10d", "data"):
         public = public_names(modules, name)
         for module, tree in modules.items():
             for node in tree.body:
@@ -252,6 +252,13 @@ PYTHON = """# Python
 Import as `import acclaunch.torch as acc`. [PyTorch modules](../docs/pytorch.md) explains the use.
 
 ::: acclaunch.torch
+"""
+DATA = """
+## The order of samples
+
+[Data in order](../docs/data.md) explains the use.
+
+::: acclaunch.data
 """
 BACK_END = """
 ## The back end of torch.distributed
@@ -275,8 +282,8 @@ def main():
             first = re.split(r"(?<=\.)\s", page.intro.replace("\n", " "), maxsplit=1)[0]
             index.append(f"- [`{page.name}`]({name}){': ' + text_of(first) if first else ''}")
         index.append("")
-    (folder / "python.md").write_text(PYTHON + BACK_END)
-    index += ["## Python\n", "- [`acclaunch.torch`, `acclaunch.c10d`](python.md)"]
+    (folder / "python.md").write_text(PYTHON + DATA + BACK_END)
+    index += ["## Python\n", "- [`acclaunch.torch`, `acclaunch.data`, `acclaunch.c10d`](python.md)"]
     (folder / "index.md").write_text("\n".join(index) + "\n")
     print(f"reference: {count} declarations in {sum(len(paths) for _, paths in HEADERS.values())} headers")
     for each in missing:

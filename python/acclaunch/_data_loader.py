@@ -75,6 +75,7 @@ class DataBatchSampler(Sampler):
         return self.order.batches(self.size)
 
     def part(self, batch):
+        """This rank's samples of a Batch, as a range."""
         return share(batch.size, self.rank, self.world_size)
 
     def used(self, batches=1):
@@ -88,9 +89,11 @@ class DataBatchSampler(Sampler):
         _set_epoch(self.order, epoch)
 
     def state_dict(self):
+        """The position, for a checkpoint (DataOrder.state_dict)."""
         return self.order.state_dict()
 
     def load_state_dict(self, state):
+        """Goes on at the position of a checkpoint, at the next iteration."""
         self.order.load_state_dict(state)
 
 

@@ -14,7 +14,7 @@ namespace acc {
 
 namespace detail {
 class DataOrderState;
-}
+}  // namespace detail
 
 /// What becomes of the samples at the end of an epoch that do not fill a batch.
 enum class LastBatch : std::uint8_t {
@@ -122,6 +122,7 @@ class ACC_API DataOrder {
   DataOrder& operator=(DataOrder&&) noexcept;
   ~DataOrder();
 
+  /// The options with which it was made.
   [[nodiscard]] const DataOptions& options() const;
   /// Number of samples of an epoch; DataSource::kUnknown for a stream and for a mixture.
   [[nodiscard]] std::int64_t samples_per_epoch() const;
