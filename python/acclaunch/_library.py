@@ -301,6 +301,7 @@ _CALLS = {
     "acc_optimizer_set_group_lr": (_POINTER, _TEXT, c.c_double),
     "acc_optimizer_group_lr": (_POINTER, _TEXT, _DOUBLES),
     "acc_optimizer_set_schedule": (_POINTER, c.POINTER(LrScheduleConfig)),
+    "acc_optimizer_set_named_schedule": (_POINTER, _TEXT, Strings, _DOUBLES, _SIZE),
     "acc_optimizer_set_clip_norm": (_POINTER, c.c_double),
     "acc_optimizer_clip_norm": (_POINTER, _DOUBLES),
     "acc_optimizer_set_clip_value": (_POINTER, c.c_double),

@@ -18,6 +18,10 @@ from acclaunch._runtime import model_of, release
 __all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Muon", "Optimizer", "Step", "TorchOptimizer",
            "optimizer_from_settings"]
 
+# Schedules by name, with values of their own (docs/sharding.md, "Schedules").
+NAMED_SCHEDULES = ("cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay", "OneCycle",
+                   "LRRangeTest")
+_SHAPES = {"linear": 0, "cosine": 1, "1-sqrt": 2}
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
 
 
@@ -173,21 +177,34 @@ class Optimizer:
     def clip_value(self, value):
         self._library.optimizer_set_clip_value(self.handle, value)
 
-    def set_schedule(self, schedule, *, warmup_steps=-1, total_steps=0, cycles=0.5, min_lr=0.0,
-                     max_lr=-1.0, linear_warmup=False, warmup_min_ratio=0.0, cos_min_ratio=0.0001):
+    def set_schedule(self, schedule, *, warmup_steps=-1, total_steps=0, cycles=None, min_lr=0.0,
+                     max_lr=-1.0, linear_warmup=False, warmup_min_ratio=0.0, cos_min_ratio=0.0001, **values):
         """Takes the learning rates of later steps from a schedule: a function (steps made, base rate) -> rate,
         or one of the names
 
         - "constant", "linear", "cosine": those of transformers, after a warm-up of `warmup_steps` from 0;
           linear and cosine end at 0 at `total_steps`, with `cycles` 0.5;
         - "warmup", "warmup_decay", "warmup_cosine": DeepSpeed's, from `min_lr` to `max_lr` (negative: the base
-          rate), with the logarithm of the step unless `linear_warmup`; "warmup_cosine" with two ratios instead.
+          rate), with the logarithm of the step unless `linear_warmup`; "warmup_cosine" with two ratios instead;
+        - "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay" of transformers, "OneCycle" and
+          "LRRangeTest" of DeepSpeed, with further values of their own by name (docs/sharding.md, "Schedules").
 
         Steps count from the first step of the run. A function is called once per step and group. If it raises,
         or returns something else than a finite number of at least 0, step() makes no step and raises, on the
         other ranks too. Raises InvalidArgumentError for another name and for numbers of steps
         that the schedule does not allow."""
         function = LrFunction()
+        if schedule in NAMED_SCHEDULES:
+            given = {"warmup_steps": None if warmup_steps == -1 else warmup_steps, "total_steps": total_steps or None,
+                     "cycles": cycles, **values}
+            given = {name: real(_SHAPES.get(value, value), name) for name, value in given.items() if value is not None}
+            self._library.optimizer_set_named_schedule(
+                self.handle, schedule.encode(), (c.c_char_p * len(given))(*(name.encode() for name in given)),
+                (c.c_double * len(given))(*given.values()), len(given))
+            self._schedule = function
+            return
+        if values:
+            raise InvalidArgumentError(f"the schedule {schedule!r} has no {', '.join(values)}")
         if callable(schedule):
             def rate(step, base, _, given=schedule):
                 return _at_least_0(given(step, base), f"the schedule's learning rate after {step} steps")
@@ -196,10 +213,10 @@ class Optimizer:
             schedule = "custom"
         elif schedule not in SCHEDULES[:-1]:
             raise InvalidArgumentError(f"schedule must be a function or one of "
-                                       f"{', '.join(SCHEDULES[:-1])}, got {schedule!r}")
+                                       f"{', '.join(SCHEDULES[:-1] + NAMED_SCHEDULES)}, got {schedule!r}")
         config = LrScheduleConfig(
             kind=SCHEDULES.index(schedule), linear_warmup=linear_warmup, warmup_steps=warmup_steps,
-            total_steps=total_steps, cycles=cycles, min_lr=min_lr, max_lr=max_lr,
+            total_steps=total_steps, cycles=0.5 if cycles is None else cycles, min_lr=min_lr, max_lr=max_lr,
             warmup_min_ratio=warmup_min_ratio, cos_min_ratio=cos_min_ratio, function=function,
             context=self._library.callback_context)
         self._library.optimizer_set_schedule(self.handle, config)
@@ -367,17 +384,18 @@ def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=()):
 
 def Muon(module, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, eps=1e-7, ns_steps=5, adjust_lr_fn=None,
          betas=(0.9, 0.999), adam_eps=1e-8, adam_lr=None, groups=()):
-    """Muon with the rule and defaults of torch.optim.Muon for matrices (parameters with two dimensions), in float32 where
-    torch rounds to bfloat16, and AdamW for the others, with the same weight decay. adjust_lr_fn: None or "original",
-    sqrt(max(1, rows / columns)), or "match_rms_adamw" (arXiv 2502.16982). betas, adam_eps, adam_lr (None: lr): of AdamW.
-    Embeddings and the last layer are usually matrices for AdamW: name them in a group with "matrices": False. groups: as
-    in AdamW, with the rate of both rules. Collective. Raises NotSupportedError on a GPU, unless the optimizer is offloaded."""
+    """Muon with the rule and defaults of torch.optim.Muon for matrices (parameters with two dimensions), in float32
+    where torch rounds to bfloat16, and AdamW for the others, with the same weight decay. adjust_lr_fn: None or
+    "original", sqrt(max(1, rows / columns)), or "match_rms_adamw" (arXiv 2502.16982). betas, adam_eps, adam_lr (None:
+    lr): of AdamW. Embeddings and the last layer are usually matrices for AdamW: name them in a group with "matrices":
+    False. groups: as in AdamW, with the rate of both rules. Collective. Raises NotSupportedError on a GPU, unless the
+    optimizer is offloaded."""
     if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
         raise InvalidArgumentError(f"adjust_lr_fn must be None, original or match_rms_adamw, got {adjust_lr_fn!r}")
     ratio = 1.0 if adam_lr is None else _at_least_0(adam_lr, "adam_lr") / _at_least_0(lr, "lr")
-    return _named(module, "muon", groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov, eps=eps,
-                  ns_steps=ns_steps, match_rms_adamw=adjust_lr_fn == "match_rms_adamw", beta1=betas[0], beta2=betas[1],
-                  adam_eps=adam_eps, adam_lr_ratio=ratio)
+    return _named(module, "muon", groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov,
+                  eps=eps, ns_steps=ns_steps, match_rms_adamw=adjust_lr_fn == "match_rms_adamw", beta1=betas[0],
+                  beta2=betas[1], adam_eps=adam_eps, adam_lr_ratio=ratio)
 
 
 def optimizer_from_settings(module):

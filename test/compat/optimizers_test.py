@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for 20 steps with each optimizer of acclaunch.torch in each
-strategy, ten steps on three ranks and, resumed from a checkpoint, ten on two, and compares the weights with those of torch's
-optimizer in one process. Exits with 77 without torch."""
+"""optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for 20 steps with each optimizer of acclaunch.torch in
+each strategy, ten steps on three ranks and, resumed from a checkpoint, ten on two, and compares the weights with those
+of torch's optimizer in one process. Exits with 77 without torch."""
 
 import os
 import pathlib

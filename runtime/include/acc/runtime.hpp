@@ -505,6 +505,8 @@ class ACC_API Optimizer {
   /// Makes every later step take its learning rates from `schedule`. Its position is the number of
   /// steps made; skipped steps do not count. Checkpoints contain it.
   void set_schedule(LrSchedule schedule);
+  /// The same with the betas of the optimizer, if it has some, also from the schedule.
+  void set_schedule(StepSchedule schedule);
 
   /// Norm to which gradients are clipped (torch's clip_grad_norm_); 0: no clipping. The default is
   /// the launcher's gradient_clipping.

@@ -141,9 +141,9 @@ Optimizer Model::optimizer(const ProgramRule& rule) {
 
 Optimizer Model::optimizer_from_settings() {
   const settings::ShardingSettings& asked = mine(state_).context().settings.sharding;
-  const LrSchedule schedule = optim::schedule_of(asked.schedule);
+  const StepSchedule schedule = optim::schedule_of(asked.schedule);
   Optimizer optimizer(made(state_, optim::optimizer_of(asked.optimizer)));
-  if (schedule) {
+  if (schedule.lr) {
     optimizer.set_schedule(schedule);
   }
   return optimizer;
@@ -246,6 +246,9 @@ double Optimizer::lr(const std::string& group) const {
   return mine(state_).lr(mine(state_).rates().index(group));
 }
 void Optimizer::set_schedule(LrSchedule schedule) {
+  set_schedule(StepSchedule{std::move(schedule)});
+}
+void Optimizer::set_schedule(StepSchedule schedule) {
   mine(state_).changeable_rates().set_schedule(std::move(schedule), mine(state_).steps);
 }
 void Optimizer::set_clip_norm(double max_norm) {

@@ -4,8 +4,10 @@
 #include "capi/capi.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace {
@@ -101,6 +103,17 @@ void pass(acc_shards_function function, void* context,
   }
 }
 
+/// names, values: [count].
+std::map<std::string, double> values_of(const char* const* names, const double* values,
+                                        std::size_t count) {
+  std::map<std::string, double> found;
+  for (std::size_t i = 0; i < count; ++i) {
+    found.insert_or_assign(string_of((&required(names, "names"))[i], "names[]"),
+                           (&required(values, "values"))[i]);
+  }
+  return found;
+}
+
 acc_status create(acc_optimizer** optimizer, const auto& make) {
   return guarded([&] {
     acc_optimizer*& result = required(optimizer, "optimizer");
@@ -152,11 +165,8 @@ acc_status acc_optimizer_named(acc_model* model, const char* name, const char* c
                                const acc_parameter_group* groups, size_t num_groups,
                                acc_optimizer** optimizer) noexcept {
   return create(optimizer, [&] {
-    acc::NamedRule settings{.name = string_of(name, "name")};
-    for (std::size_t i = 0; i < num_coefficients; ++i) {
-      settings.coefficients.insert_or_assign(string_of((&required(names, "names"))[i], "names[]"),
-                                             (&required(values, "values"))[i]);
-    }
+    const acc::NamedRule settings{.name = string_of(name, "name"),
+                                  .coefficients = values_of(names, values, num_coefficients)};
     return required(model, "model").value.optimizer(settings, groups_of(groups, num_groups));
   });
 }
@@ -286,6 +296,16 @@ acc_status acc_optimizer_set_schedule(acc_optimizer* optimizer,
     const auto c = config_of<acc_lr_schedule_config>(&required(config, "config"),
                                                      ACC_LR_SCHEDULE_CONFIG_INITIALIZER, "config");
     required(optimizer, "optimizer").value.set_schedule(schedule_of(c));
+  });
+}
+
+acc_status acc_optimizer_set_named_schedule(acc_optimizer* optimizer, const char* name,
+                                            const char* const* names, const double* values,
+                                            size_t num_values) noexcept {
+  return guarded([&] {
+    required(optimizer, "optimizer")
+        .value.set_schedule(
+            acc::schedule_of({string_of(name, "name"), values_of(names, values, num_values)}));
   });
 }
 

@@ -108,24 +108,27 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
   return NamedRule{std::string(rule->name), given_values(choice)};
 }
 
-LrSchedule schedule_of(const ScheduleChoice& choice) {
+StepSchedule schedule_of(const ScheduleChoice& choice) {
   const std::string& type = choice.type;
   if (type.empty()) {
     return {};
   }
   if (type == "WarmupLR") {
-    return warmup_lr(warmup_of(choice));
+    return {warmup_lr(warmup_of(choice))};
   }
   if (type == "WarmupDecayLR") {
-    return warmup_decay_lr(warmup_of(choice), total_steps_of(choice));
+    return {warmup_decay_lr(warmup_of(choice), total_steps_of(choice))};
   }
   if (type == "WarmupCosineLR") {
-    return warmup_cosine_lr(cosine_of(choice));
+    return {warmup_cosine_lr(cosine_of(choice))};
+  }
+  if (type == "OneCycle" || type == "LRRangeTest") {
+    return acc::schedule_of({type, numbers_in(choice.values, "scheduler_values")});
   }
   throw Error(Errc::not_supported,
               "scheduler.type " + type +
-                  " is not in this version of libacc_runtime (use WarmupLR, WarmupDecayLR or "
-                  "WarmupCosineLR)");
+                  " is not in this version of libacc_runtime (use WarmupLR, WarmupDecayLR, "
+                  "WarmupCosineLR, OneCycle or LRRangeTest)");
 }
 
 }  // namespace acc::optim

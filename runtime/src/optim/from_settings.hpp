@@ -11,7 +11,7 @@
 namespace acc::optim {
 
 OptimizerSettings optimizer_of(const settings::OptimizerChoice& choice);
-/// Returns an empty function if no schedule was chosen.
-LrSchedule schedule_of(const settings::ScheduleChoice& choice);
+/// Returns empty functions if no schedule was chosen.
+StepSchedule schedule_of(const settings::ScheduleChoice& choice);
 
 }  // namespace acc::optim

@@ -269,6 +269,10 @@ model::Declaration OptimizerState::declaration(const std::vector<double>& rates)
       }
     }
   }
+  if (step_betas_) {
+    all.emplace_back("the betas of the schedule",
+                     fmt::format("{} and {}", (*step_betas_)[0], (*step_betas_)[1]));
+  }
   all.emplace_back("the norm to clip to", number(clip_norm_));
   all.emplace_back("the value to clip to", number(clip_value_));
   all.emplace_back("the number of steps made", std::to_string(steps));
@@ -284,6 +288,9 @@ model::Declaration OptimizerState::declaration(const std::vector<double>& rates)
 double OptimizerState::hash_of_step() const {
   std::vector<double> values = {clip_norm_, clip_value_, static_cast<double>(steps), loss_scale()};
   values.insert(values.end(), step_rates_.begin(), step_rates_.end());
+  if (step_betas_) {
+    values.insert(values.end(), step_betas_->begin(), step_betas_->end());
+  }
   const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
                                values.size() * sizeof(double));
   const std::uint64_t hash = sharding::stream_of(bytes, sharding::stream_of(rule_settings_, 0));
@@ -382,6 +389,7 @@ OptimizerState::Issued OptimizerState::step() {
   // All rates first: a schedule that fails has changed nothing.
   sharding::with_program(groups(), "the learning rates of a step", [&] {
     step_rates_ = rates_.all_lr(steps);
+    step_betas_ = rates_.betas(steps);
     const ProgramRule* const rule = program_rule();
     rule_settings_ = rule != nullptr && rule->settings ? rule->settings() : "";
   });
@@ -543,8 +551,8 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
   std::vector<kernels::UpdateStep> updates;  // by group
   if (const auto* const own = own_rule()) {
     for (std::size_t group = 0; group < rates_.size(); ++group) {
-      updates.push_back(
-          own->step(step_rates_[group], rates_.weight_decay(group), steps + 1, factor.known));
+      updates.push_back(own->step(step_rates_[group], rates_.weight_decay(group), steps + 1,
+                                  factor.known, step_betas_));
     }
   } else {
     run_rule(*program_rule(), factor.known);

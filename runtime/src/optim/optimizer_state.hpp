@@ -10,6 +10,7 @@
 #include "optim/step_recording.hpp"
 #include "optim/update.hpp"
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -161,7 +162,8 @@ class OptimizerState {
   std::variant<optim::Rule, ProgramRule> rule_;
   optim::GroupTable rates_;
   std::vector<double> step_rates_;  ///< learning rates of the running step, by group
-  std::string rule_settings_;       ///< ProgramRule::settings of the running step
+  std::optional<std::array<double, 2>> step_betas_;  ///< of the running step, from the schedule
+  std::string rule_settings_;                        ///< ProgramRule::settings of the running step
   double clip_norm_ = 0.0;
   double clip_value_ = 0.0;
   std::vector<FlatState> flats_;

@@ -77,7 +77,7 @@ double GroupTable::lr(std::size_t group, std::int64_t steps) const {
   if (!found.scheduled) {
     return found.lr;
   }
-  const double rate = schedule_(steps, found.base_lr);
+  const double rate = schedule_.lr(steps, found.base_lr);
   check_rate(fmt::format("the learning rate of the schedule after {} steps", steps).c_str(),
              found.name, rate);
   return rate;
@@ -97,8 +97,8 @@ void GroupTable::set_lr(std::size_t group, double lr) {
   groups_[group].scheduled = false;
 }
 
-void GroupTable::set_schedule(LrSchedule schedule, std::int64_t steps) {
-  if (!schedule) {  // rates of the old schedule become fixed rates
+void GroupTable::set_schedule(StepSchedule schedule, std::int64_t steps) {
+  if (!schedule.lr) {  // rates of the old schedule become fixed rates
     const std::vector<double> rates = all_lr(steps);
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       groups_[i].lr = rates[i];
@@ -106,8 +106,25 @@ void GroupTable::set_schedule(LrSchedule schedule, std::int64_t steps) {
   }
   schedule_ = std::move(schedule);
   for (Group& group : groups_) {
-    group.scheduled = static_cast<bool>(schedule_);
+    group.scheduled = has_schedule();
   }
+}
+
+std::optional<std::array<double, 2>> GroupTable::betas(std::int64_t steps) const {
+  if (!schedule_.betas) {
+    return std::nullopt;
+  }
+  const std::array<double, 2> found = schedule_.betas(steps);
+  for (const double each : found) {
+    if (!(each >= 0.0 && each < 1.0)) {
+      throw Error(
+          Errc::invalid_argument,
+          fmt::format("a beta of the schedule after {} steps: expected a number from 0 to 1 "
+                      "(excluded), found {}",
+                      steps, each));
+    }
+  }
+  return found;
 }
 
 std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>> names,

@@ -4,7 +4,9 @@
 #include "acc/runtime/lr_schedule.hpp"
 #include "acc/runtime/optimizers.hpp"
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +29,7 @@ class GroupTable {
   [[nodiscard]] bool matrices(std::size_t group) const { return groups_[group].matrices; }
 
   [[nodiscard]] double base_lr(std::size_t group) const { return groups_[group].base_lr; }
-  [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_); }
+  [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_.lr); }
 
   /// Returns the learning rate of the step that follows `steps` others. Throws what the schedule
   /// throws, and Error(invalid_argument) if its rate is negative or not finite.
@@ -37,9 +39,12 @@ class GroupTable {
   /// Ends the schedule of that group. Throws Error(invalid_argument) for a rate that is negative or
   /// not finite.
   void set_lr(std::size_t group, double lr);
-  /// Makes all groups follow `schedule`. An empty function ends the schedule, and the rates stay as
+  /// Makes all groups follow `schedule`. An empty `lr` ends the schedule, and the rates stay as
   /// they are after `steps` steps.
-  void set_schedule(LrSchedule schedule, std::int64_t steps);
+  void set_schedule(StepSchedule schedule, std::int64_t steps);
+  /// Returns the betas of the step that follows `steps` others, if the schedule has them. Throws
+  /// Error(invalid_argument) if they are not from 0 to 1 (excluded).
+  [[nodiscard]] std::optional<std::array<double, 2>> betas(std::int64_t steps) const;
 
  private:
   struct Group {
@@ -51,7 +56,7 @@ class GroupTable {
     bool scheduled = false;
   };
   std::vector<Group> groups_;
-  LrSchedule schedule_;
+  StepSchedule schedule_;
 };
 
 /// Returns the group number of each parameter. names: for each parameter its name, then the names

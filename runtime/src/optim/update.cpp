@@ -110,11 +110,15 @@ constexpr const kernels::UpdateStep* kAnyStep = nullptr;
 
 }  // namespace
 
-kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step,
-                               double grad_scale) const {
+kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step, double grad_scale,
+                               const std::optional<std::array<double, 2>>& betas) const {
   kernels::CoefficientValues own = values_;
   own["lr"] = lr;
   own["weight_decay"] = weight_decay;
+  if (betas && own.contains("beta1")) {
+    own["beta1"] = (*betas)[0];
+    own["beta2"] = (*betas)[1];
+  }
   if (!has_matrices()) {
     return step_of(*facts_, kAnyStep, own, step, grad_scale);
   }

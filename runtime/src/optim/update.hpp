@@ -7,7 +7,9 @@
 #include "kernels/kernels.hpp"
 #include "sharding/flat_parameter.hpp"
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,9 +44,10 @@ class Rule {
 
   /// Returns the update of step number `step`, which counts from 1, with the rates of a group, of
   /// parameters that are updated element by element. grad_scale: factor on the gradient (loss
-  /// scale, clipping).
-  [[nodiscard]] kernels::UpdateStep step(double lr, double weight_decay, std::int64_t step,
-                                         double grad_scale) const;
+  /// scale, clipping). betas: in place of the rule's, if it has some.
+  [[nodiscard]] kernels::UpdateStep step(
+      double lr, double weight_decay, std::int64_t step, double grad_scale,
+      const std::optional<std::array<double, 2>>& betas = {}) const;
   /// The same of matrices: computes the direction that is then orthogonalized.
   [[nodiscard]] kernels::UpdateStep direction(std::int64_t step, double grad_scale) const;
   /// The update of a matrix along its orthogonalized direction.

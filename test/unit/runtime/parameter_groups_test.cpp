@@ -72,7 +72,7 @@ TEST_CASE("each group has its own rates, and a schedule moves them until they ar
   CHECK_THROWS_WITH((void)table.index("fast"), doctest::Contains("'fast'; there are slow, plain"));
   CHECK_THROWS_WITH((void)table.index(""), doctest::Contains("no parameter group"));
 
-  table.set_schedule([](std::int64_t step, double base) { return base / double(step + 1); }, 0);
+  table.set_schedule({[](std::int64_t step, double base) { return base / double(step + 1); }}, 0);
   CHECK(table.lr(0, 1) == 0.05);
   CHECK(table.lr(slow, 1) == 0.005);
   table.set_lr(slow, 0.25);

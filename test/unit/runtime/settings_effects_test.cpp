@@ -154,6 +154,13 @@ TEST_CASE("each value of a file's scheduler block is used by the schedule") {
            Case{cosine,
                 {{"ACC_SCHEDULER_COS_MIN_RATIO", "0.5"}},
                 acc::warmup_cosine_lr({.total_steps = 9, .warmup_steps = 4, .cos_min_ratio = 0.5})},
+           Case{warmup,
+                {{"ACC_SCHEDULER_TYPE", "LRRangeTest"},
+                 {"ACC_SCHEDULER_VALUES", "lr_range_test_min_lr=0.25,lr_range_test_step_size=3"}},
+                acc::schedule_of(acc::NamedSchedule{"LRRangeTest",
+                                                    {{"lr_range_test_min_lr", 0.25},
+                                                     {"lr_range_test_step_size", 3.0}}})
+                    .lr},
        }) {
     CAPTURE(each.change.begin()->first);
     constexpr int kSteps = 10;

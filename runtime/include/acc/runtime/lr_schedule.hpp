@@ -3,9 +3,12 @@
 
 #include "acc/base/export.hpp"
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
 
 namespace acc {
 
@@ -57,5 +60,25 @@ struct WarmupCosineLr {
   WarmupType type = WarmupType::log;
 };
 ACC_API LrSchedule warmup_cosine_lr(const WarmupCosineLr& settings);
+
+/// A schedule by its name and its values, with which it is also known in C, Python and DeepSpeed
+/// files (docs/sharding.md, "Schedules"). The functions above are short for some of them.
+struct NamedSchedule {
+  std::string name = {};
+  std::map<std::string, double> values = {};  ///< absent: the default; booleans: 0 or 1
+};
+
+/// Returns the beta1 and beta2 of the step that follows `step` others.
+using BetaSchedule = std::function<std::array<double, 2>(std::int64_t step)>;
+
+/// What a schedule changes between steps.
+struct StepSchedule {
+  LrSchedule lr;
+  BetaSchedule betas = {};  ///< empty: the optimizer's own; no effect on one without betas
+};
+
+/// Throws Error(invalid_argument) for an unknown name or value, a value that is missing, and for
+/// numbers that transformers or DeepSpeed refuses.
+ACC_API StepSchedule schedule_of(const NamedSchedule& schedule);
 
 }  // namespace acc
