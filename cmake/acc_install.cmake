@@ -18,7 +18,7 @@ if(TARGET acc_torch)
   install(TARGETS acc_torch EXPORT accTorchTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
   install(FILES runtime/torch/include/acc/torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 endif()
-foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h
+foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h acc/runtime_data.h
         acc/collectives.h)
   install(FILES runtime/include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 endforeach()

@@ -5,6 +5,7 @@ middle of an epoch, streams, mixtures, packed documents. Exits with 77 without t
 import importlib.util
 import random
 import sys
+import tempfile
 
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
@@ -239,6 +240,29 @@ def packing():
     assert (batch, pieces) == data.DataOrder(25, seed=3).pack(lengths, 16, 3)
 
 
+def in_a_checkpoint():
+    """The position among the program's values in a checkpoint of the runtime, with that of a second order."""
+    import acclaunch.torch as acc
+    runtime = acc.Runtime()
+    model = acc.fully_shard(torch.nn.Linear(2, 2), runtime)
+    optimizer = acc.AdamW(model, lr=0.1)
+    loader = data.StatefulDataLoader(Numbers(40), 4, seed=1)
+    other = data.DataOrder(9, seed=2, name="other")
+    seen = [values(batch) for _, batch in zip(range(3), loader)]
+    other.advance(other.batch(5))
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    with tempfile.TemporaryDirectory() as folder:
+        runtime.save(f"{folder}/saved", model, optimizer, state={"step": 3} | loader.state_dict() | other.state_dict())
+        state = runtime.load(f"{folder}/saved", model, optimizer)
+        assert state.get("step") == 3
+        loader, other = data.StatefulDataLoader(Numbers(40), 4, seed=1), data.DataOrder(9, seed=2, name="other")
+        loader.load_state_dict(state)
+        other.load_state_dict(state)
+    assert loader.position == (0, 12, 0) and other.position == (0, 5, 0)
+    assert sorted(sum(seen + [values(batch) for batch in loader], [])) == list(range(40))
+
+
 def mistakes():
     refused(data.InvalidArgumentError, "last_batch is 'last'", lambda: data.DataOrder(5, last_batch="last"))
     refused(data.InvalidArgumentError, "source 0 has 0 samples", lambda: data.DataOrder(0))
@@ -261,6 +285,6 @@ def mistakes():
 
 
 torch.set_num_threads(1)
-for check in (sampler_and_loader, resumes, reads_nothing_twice, streams, mixtures, packing, mistakes):
+for check in (sampler_and_loader, resumes, reads_nothing_twice, streams, mixtures, packing, in_a_checkpoint, mistakes):
     check()
     print("ok", check.__name__, flush=True)
