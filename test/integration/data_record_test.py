@@ -81,7 +81,7 @@ def kills_of_a_python_program(folder):
     text = check(record)
     assert "epoch 0: 500 samples, each used once\n" in text, text
     assert "epoch 1: 500 samples, each used once\n" in text, text
-    assert "4 attempts, 4 of them part of the training" in text, text
+    assert "attempts: 4, of which 4 are part of the training" in text, text
     assert text.endswith("proven: no sample was lost or repeated\n"), text
 
     # Altered records: another number in a kept line, a file that is missing, a damaged line.

@@ -388,10 +388,6 @@ class Check {
   }
 
   void summarize() {
-    std::vector<std::string> kept;
-    for (const Kept& each : chain_) {
-      kept.push_back(printable(each.attempt->name));
-    }
     std::size_t other = made_again_;
     for (const auto& [name, attempt] : attempts_) {
       if (std::ranges::none_of(chain_,
@@ -404,8 +400,8 @@ class Check {
       }
     }
     std::string text = fmt::format(
-        "{} attempts, {} of them part of the training; {} batches kept, {} "
-        "made again by a later attempt",
+        "attempts: {}, of which {} are part of the training; batches: {} kept, {} made again by a "
+        "later attempt",
         attempts_.size(), chain_.size(), places_.size(), other);
     if (incomplete_ > 0) {
       text +=

@@ -157,8 +157,8 @@ TEST_CASE("data check: a training of three attempts has used each sample once") 
   train(folder.path());
   const Verdict found = verdict(folder.path());
   CHECK(text_of(found) ==
-        "3 attempts, 3 of them part of the training; 12 batches kept, 3 made again by a later "
-        "attempt\n"
+        "attempts: 3, of which 3 are part of the training; batches: 12 kept, 3 made again by a "
+        "later attempt\n"
         "epoch 0: 50 samples, each used once\n"
         "epoch 1: 50 samples, each used once\n"
         "epoch 2: 7 of 50 samples, none twice\n");
