@@ -106,8 +106,7 @@ def check_running(folder):
     job.wait(DEADLINE)
 
 
-def check_time_limit(folder):
-    job = start(folder, "--timeout", "40", "--shutdown-timeout", "1", stderr=subprocess.PIPE)
+def check_time_limit(folder, job):
     _, err = job.communicate(timeout=DEADLINE)
     assert job.returncode == 124, err
     assert "late      rank 1 did not enter all_reduce 5, in which ranks 0,2 waited" in err, err
@@ -121,7 +120,7 @@ def check_time_limit(folder):
 if importlib.util.find_spec("torch") is None:
     print("skipped: torch is not installed")
     sys.exit(77)
-with tempfile.TemporaryDirectory() as name:
-    check_running(Path(name))
-with tempfile.TemporaryDirectory() as name:
-    check_time_limit(Path(name))
+with (tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second,
+      start(Path(second), "--timeout", "40", "--shutdown-timeout", "1", stderr=subprocess.PIPE) as limited):
+    check_running(Path(first))
+    check_time_limit(Path(second), limited)

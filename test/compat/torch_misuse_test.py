@@ -516,7 +516,7 @@ def told(acc, runtime, call):
     open(f"{os.environ['SAID']}/{os.environ['RANK']}", "w").close()
     while len(os.listdir(os.environ["SAID"])) < 2:
         time.sleep(0.01)
-    sys.exit(0)
+    sys.exit(1)
 
 
 def schedule_of_one_rank(acc, model, optimizer, runtime):
@@ -591,10 +591,23 @@ SAID = {
              "0 on rank 0")}
 
 
-def worker(part):
-    """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
+# What two ranks do, each in an attempt of one job, whose ranks are forked from one process that has imported torch.
+PARTS = ("differ", "dies", *SAID, "order", "hangs", "class")
+VARIABLES = {
+    # 10 s: far above the time that a busy machine needs for a correct step.
+    "hangs": {"ACC_COLLECTIVE_TIMEOUT": "10"},
+    "class": {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block"},
+    **dict.fromkeys(SAID, {"ACC_SHM_GATHER": "copy"})}  # so that a forward gathers weights
+
+
+def worker(folder):
+    """Two ranks, in the attempt of their part. `differ`: they shard different modules. `class`: the launcher's class of units does not
     exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
     rank 1 does not continue in its forward."""
+    part = PARTS[int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
+    print(f"begins {part}", flush=True)
+    os.environ.update(VARIABLES.get(part, {}), SAID=f"{folder}/{part}")
+    os.makedirs(os.environ["SAID"], exist_ok=True)
     import acclaunch.torch as acc
 
     torch.set_num_threads(1)
@@ -627,45 +640,33 @@ def worker(part):
 
 
 def test_two_ranks(acclaunch, package):
-    environment = os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload", "torch", "--shutdown_timeout", "1",
+             "--max_restarts", str(len(PARTS) - 1), "--restart_backoff", "0", os.path.abspath(__file__), folder],
+            env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout
+    rest, found = done.stdout, {}
+    for part in reversed(PARTS):
+        at = rest.find(f"begins {part}\n")
+        assert at >= 0, (part, done.stdout)
+        rest, found[part] = rest[:at], rest[at:]
 
-    def run(part, *flags):
-        return subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload", "torch", *flags,
-                               os.path.abspath(__file__), part], env=environment,
-                              capture_output=True, text=True, timeout=240)
+    def expect(part, pattern):
+        assert re.search(pattern, found[part]), (part, pattern, found[part])
 
-    done = run("differ")
-    assert done.returncode == 1, done.stderr
-    assert re.search(r"DisagreementError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d", done.stderr), \
-        done.stderr
-    done = run("dies")
-    assert done.returncode == 1, done.stderr
-    assert "# the user's line" in done.stderr, done.stderr
-    assert re.search(r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of "
-                     "RuntimeError: mat1 and mat2", done.stdout), done.stdout + done.stderr
+    expect("differ", r"DisagreementError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d")
+    expect("dies", "# the user's line")
+    expect("dies", r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of RuntimeError: mat1 and mat2")
     for part, said in SAID.items():
-        with tempfile.TemporaryDirectory() as folder:
-            environment.update(SAID=folder, ACC_SHM_GATHER="copy")  # so that a forward gathers weights
-            done = run(part)
         for rank, text in enumerate(said):
-            assert f"[{rank}] {text}" in done.stdout, (part, done.stdout + done.stderr)
-    del environment["ACC_SHM_GATHER"]
-    done = run("order")
-    assert done.returncode == 1, done.stderr
-    assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "
-                     "number 1, rank 0 begins the forward of unit '0', and rank 1 begins the forward of "
-                     "unit '1'", done.stderr), done.stderr
-    # 10 s: far above the time that a busy machine needs for a correct step.
-    environment["ACC_COLLECTIVE_TIMEOUT"] = "10"
-    done = run("hangs", "--shutdown_timeout", "1")
-    assert done.returncode == 1, done.stderr
-    assert "# the line that waits" in done.stderr, done.stderr
-    assert re.search("AccTimeoutError: .*rank 1 did not", done.stderr), done.stderr
-    del environment["ACC_COLLECTIVE_TIMEOUT"]
-    done = run("class", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
-               "--fsdp_transformer_layer_cls_to_wrap", "Block")
-    assert re.search("ConfigError: .*to_wrap names Block, .* the model has Linear", done.stderr), \
-        done.stderr
+            expect(part, re.escape(f"[{rank}] {text}"))
+    expect("order", "InvalidArgumentError: the ranks used the units in different orders .* as number 1, rank 0 begins the "
+           "forward of unit '0', and rank 1 begins the forward of unit '1'")
+    expect("hangs", "# the line that waits")
+    expect("hangs", "AccTimeoutError: .*rank 1 did not")
+    expect("class", "ConfigError: .*to_wrap names Block, .* the model has Linear")
 
 
 TWO_GLOOS = """
