@@ -480,6 +480,12 @@ class Engine(DeepSpeedEngine):
         super().step(lr_kwargs)
         self.publish_whole()
 
+    def compile(self, *arguments, compiled_autograd_enabled=False, **keywords):
+        """As DeepSpeed's: torch.compile of the module."""
+        if compiled_autograd_enabled:
+            _refuse("DeepSpeedEngine.compile(compiled_autograd_enabled=True)")
+        super().compile(*arguments, **keywords)
+
     # ---- state
 
     def publish_whole(self):
@@ -537,7 +543,7 @@ class Engine(DeepSpeedEngine):
                                      load_lr_scheduler_states and not load_module_only, load_module_only)
 
 
-for _name in ("compile", "offload_states", "reload_states", "load_module_state_dict", "load_moe_state_dict"):
+for _name in ("offload_states", "reload_states", "load_module_state_dict", "load_moe_state_dict"):
     setattr(Engine, _name, _refusing(f"DeepSpeedEngine.{_name}"))
 
 _engines = weakref.WeakSet()
@@ -623,6 +629,11 @@ def _state_of(parameter):
                  if engine.optimizer is not None and parameter in engine.optimizer.state), {})
 
 
+def _gradient_of(parameter):
+    """As in DeepSpeed's stages 0 and 1, this rank's own sum of gradients until a backward reduces them."""
+    return parameter.grad if parameter.grad is not None else _fsdp2.held_gradient(parameter)
+
+
 def _master_of(parameter):
     return parameter if parameter.requires_grad else None  # DeepSpeed has none of frozen parameters
 
@@ -642,13 +653,14 @@ def _safe_functions():
     def state(param, optim_state_key):
         return _state_of(param).get(optim_state_key)
 
-    for scope, get, put_in in (("full", _whole_of, _rows.set_rows), ("local", _part_of, _set_part)):
+    for scope, get, put_in, gradient in (("full", _whole_of, _rows.set_rows, _gradient_of),
+                                         ("local", _part_of, _set_part, lambda param: param.grad)):
         yield f"safe_get_{scope}_fp32_param", lambda param, get=get: get(_master_of(param))
-        yield f"safe_get_{scope}_grad", lambda param, get=get: get(param.grad)
+        yield f"safe_get_{scope}_grad", lambda param, get=get, of=gradient: get(of(param))
         yield f"safe_get_{scope}_optimizer_state", lambda param, optim_state_key, get=get: get(
             state(param, optim_state_key))
         yield f"safe_set_{scope}_fp32_param", lambda param, value, put_in=put_in: put_in(param, value)
-        yield f"safe_set_{scope}_grad", lambda param, value, put_in=put_in: put_in(param.grad, value)
+        yield f"safe_set_{scope}_grad", lambda param, value, put_in=put_in, of=gradient: put_in(of(param), value)
         yield f"safe_set_{scope}_optimizer_state", lambda param, value, optim_state_key, put_in=put_in: put_in(
             state(param, optim_state_key), value)
 

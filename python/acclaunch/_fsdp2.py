@@ -74,6 +74,17 @@ class _State:
         return output
 
 
+def _uncompiled(function):
+    """The hook of a module, which torch.compile does not look into, as it does not into those of torch's engine: it
+    compiles what runs between the hooks."""
+    @functools.wraps(function)
+    def hook(*arguments):
+        return torch._dynamo.disable(function, recursive=True, reason="hooks of sharded modules")(*arguments) \
+            if torch.compiler.is_compiling() else function(*arguments)
+
+    return hook
+
+
 def state_of(module):
     return module.__dict__.get("_acc_state")
 
@@ -579,6 +590,20 @@ def unit_of(module):
     return state.unit
 
 
+def held_gradient(parameter):
+    """The sum of this rank's gradients that no backward has reduced yet, of a parameter: whole, the runtime's memory
+    until the next backward. None if there is none. Raises NotSupportedError if the sum is kept elsewhere, as that of
+    gradients in 16 bits."""
+    model = _rows.models.get(getattr(parameter, "_acc_model", None))
+    member = next((each for each in model.rows if each.sharded is parameter), None) if model is not None else None
+    if member is None or not member.unit.held or not member.has_gradient:
+        return None
+    if member.written.dtype is not torch.float32:
+        raise NotSupportedError(f"the gradient of parameter '{member.names[0]}' before it is reduced: the engine acc "
+                                f"gives it only of modules that compute in float32, not in {member.written.dtype}")
+    return member.written
+
+
 def was_used():
     """True if a module of this process has had its first forward."""
     return bool(_runtimes)
@@ -812,8 +837,8 @@ def shard(modules, mesh, reshard_after_forward, precision, ignored):
     for each in modules:
         object.__setattr__(each, "_acc_state", state)
         _sharded.add(each)
-        each.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
-        each.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
+        each.register_forward_pre_hook(_uncompiled(state.before_forward), prepend=True, with_kwargs=True)
+        each.register_forward_hook(_uncompiled(state.after_forward), with_kwargs=True, always_call=True)
         each.register_load_state_dict_pre_hook(_before_load)
         each.register_state_dict_pre_hook(_reshard)
     return state
@@ -846,8 +871,8 @@ class PartOfRoot:
 
     def __init__(self, root, part):
         self.root, self.opened = root, []
-        part.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)
-        part.register_forward_hook(self.after_forward, with_kwargs=True, always_call=True)
+        part.register_forward_pre_hook(_uncompiled(self.before_forward), prepend=True, with_kwargs=True)
+        part.register_forward_hook(_uncompiled(self.after_forward), with_kwargs=True, always_call=True)
 
     def before_forward(self, module, arguments, keywords):
         unit = unit_of(self.root)

@@ -5,6 +5,7 @@ an operation on a small DTensor takes many times as long as the one on its local
 import collections
 import functools
 import inspect
+import itertools
 import types
 
 import torch
@@ -34,18 +35,18 @@ def serve():
 
 def _before_step(optimizer, *_):
     numbers = set()
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            number = getattr(parameter, "_acc_model", None)
-            if number is not None:
-                numbers.add(number)
-            elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
-                numbers.update(_rows.models)
-            _, name = _rows.successor_of(parameter)
-            if name is not None:
-                raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
-                                           f"fully_shard, which has replaced its parameter '{name}': make it "
-                                           "afterwards, from the module's parameters()")
+    kept = optimizer._params if isinstance(optimizer, torch.optim.LBFGS) else ()  # it does not look into its groups
+    for parameter in itertools.chain(*(group["params"] for group in optimizer.param_groups), kept):
+        number = getattr(parameter, "_acc_model", None)
+        if number is not None:
+            numbers.add(number)
+        elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
+            numbers.update(_rows.models)
+        _, name = _rows.successor_of(parameter)
+        if name is not None:
+            raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
+                                       f"fully_shard, which has replaced its parameter '{name}': make it "
+                                       "afterwards, from the module's parameters()")
     _rows.fence(numbers)
 
 

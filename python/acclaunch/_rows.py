@@ -71,6 +71,9 @@ def distributed(value, like):
 @torch.no_grad()
 def set_rows(parameter, whole):
     """Gives a parameter the values of a whole tensor, or of a DTensor. Collective for one in another layout."""
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(whole)
+        return
     if isinstance(whole, DTensor):
         own = whole.redistribute(parameter.device_mesh, parameter.placements)._local_tensor
     else:
@@ -116,7 +119,7 @@ def exchange(optimizer, successors):
     """Lets an optimizer update rows in place of whole parameters. successors: by a parameter, the DTensor in its
     place."""
     for group in optimizer.param_groups:
-        group["params"] = [successors.get(each, each) for each in group["params"]]
+        group["params"][:] = [successors.get(each, each) for each in group["params"]]  # LBFGS keeps the list
     for parameter in successors.keys() & optimizer.state.keys():
         sharded = successors[parameter]
         optimizer.state[sharded] = {name: distributed(value, sharded) if is_elementwise(name, value, sharded) else value

@@ -93,6 +93,7 @@ class Member:
         self.address = None
         self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
+        self.written = None  # the one of them that the last backward has written
 
     def put(self, parameter):
         put(self.slots, parameter)
@@ -451,6 +452,7 @@ class Unit(Uncopied):
         if target is None:
             target = member.gradients[address.value] = view(
                 address.value, member.sharded.shape, parameter.dtype, self.model.device)
+        member.written = target
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if beta.value == 0.0:

@@ -174,11 +174,20 @@ def unmanaged(trial):
 
 
 def without_sync(trial):
+    """In stage 0 the program reads a rank's own gradients, and changes one."""
+    trained = [each for each in trial.engine.module.parameters() if each.requires_grad]
+    is_ours = isinstance(trial.engine, OURS)  # else DeepSpeed's functions are in use
+    functions = dict(_deepspeed._safe_functions()) if is_ours else vars(deepspeed.utils)
+    get, put = functions["safe_get_full_grad"], functions["safe_set_full_grad"]
     for number in range(6):
         trial.engine.set_gradient_accumulation_boundary(number % 2 == 1)
         with trial.engine.no_sync() if number % 2 == 0 else contextlib.nullcontext():
             loss = trial.loss()
             trial.engine.backward(loss)
+        if number % 2 == 0 and trial.engine.zero_optimization_stage() == 0:
+            gradients = [get(each) for each in trained]
+            trial.note(*(0 if each is None else each.detach().abs().sum() for each in gradients))
+            put(trained[0], torch.ones_like(gradients[0]))
         if number % 2:
             trial.engine.step()
         trial.note(loss)
@@ -252,17 +261,23 @@ def direct(trial):
         trial.note(loss, trial.engine.global_steps, trial.engine.get_global_grad_norm())
 
 
+def compiled(trial):
+    trial.engine.compile(backend="eager")
+    trial.train()
+
+
 CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("bf16", stage, plain, {**ADAM, **BF16}, None, 1e-2) for stage in range(4)]
          + [("fp16", 2, plain, {**ADAM, **FP16}, None, 1e-2),
             ("fp16", 3, plain, {**ADAM, "fp16": {"enabled": True, "loss_scale": 128}}, None, 1e-2)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
-            ("no_sync", 1, without_sync, ADAM, None, 1e-5),
+            ("no_sync", 0, without_sync, ADAM, None, 1e-5), ("no_sync", 1, without_sync, ADAM, None, 1e-5),
             ("by one", 0, by_one, ADAM, None, 1e-5), ("by one", 1, by_one, ADAM, None, 1e-5),
             ("by one", 2, by_one, {**ADAM, **BF16}, None, 1e-2), ("by parts", 0, by_parts, ADAM, None, 1e-5),
             ("by parts", 2, by_parts, {**ADAM, **BF16}, None, 1e-2),
             ("by parts", 3, by_parts, {**ADAM, "gradient_accumulation_steps": 1}, None, 1e-5),
+            ("compiled", 1, compiled, ADAM, None, 1e-5), ("compiled", 3, compiled, {**ADAM, **BF16}, None, 1e-2),
             ("direct", 3, direct, ADAM, None, 1e-5),
             ("again", 0, again, ADAM, None, 1e-5), ("again", 2, again, {**ADAM, **BF16}, None, 1e-2),
             ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),

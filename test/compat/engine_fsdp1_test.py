@@ -196,6 +196,10 @@ def optimizer_before(trial):
             optimizer.step()
             trial.note(loss)
         trial.note_weights(net)
+    net = Net()
+    optimizer = torch.optim.LBFGS(net.parameters())
+    trial.sharded(net)
+    assert optimizer._params is optimizer.param_groups[0]["params"]  # it updates the first list
 
 
 def checkpoints_activations(trial):

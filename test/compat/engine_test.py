@@ -510,6 +510,22 @@ class ReadsWeights(Net):
         return F.linear(x, weight.full_tensor() if isinstance(weight, DTensor) else weight)
 
 
+def compiled(trial):
+    """Blocks that are compiled before they are sharded, and the whole module afterwards."""
+    net = Net(recompute=True)
+    for block in net.blocks:
+        block.compile(backend="aot_eager")
+    trial.sharded(net)
+    optimizer = adamw(net)
+    trial.step(net, optimizer)
+    whole = torch.compile(net, backend="aot_eager")
+    for _ in range(2):
+        trial.step(whole, optimizer)
+        with torch.no_grad():
+            trial.note(loss_of(whole, trial.ids()))
+    trial.note_weights(net)
+
+
 def read_weights(trial):
     """A weight of a list of modules, which is whole until all have run; with our engine also of a unit that is not
     called, where torch does not reduce the gradient of full_tensor."""
@@ -561,7 +577,8 @@ def boxes_in_low_precision(trial):
 
 CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
          two_losses: 2e-6, read_weights: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6,
-         two_models: 2e-6, optimizers: 2e-6, boxes: 2e-6, low_precision: 1e-2, boxes_in_low_precision: 1e-2,
+         two_models: 2e-6, optimizers: 2e-6, boxes: 2e-6, compiled: 2e-6, low_precision: 1e-2,
+         boxes_in_low_precision: 1e-2,
          dtypes: 1e-2, policies: 1e-2, unfrozen: 2e-6, whole: 2e-6, partly_reduced: 2e-6, parts: 1e-2}
 
 
@@ -680,14 +697,21 @@ def refused(mesh, shard):
     expect(InvalidArgumentError, "'head.weight' was replaced after the first forward",
            changed_by(whole_head, 1, tied=False))
 
-    def optimized_before():
+    def optimized_before(make):
         made = Net(tied=False)
-        optimizer = adamw(made)
+        optimizer = make(made)
         Trial(shard, mesh, {}).sharded(made)
         made(ids).sum().backward()
-        optimizer.step()
+        if make is lbfgs:  # as Accelerate does; it would go on with the parameters from before
+            optimizer.param_groups[0]["params"] = list(made.parameters())
+        optimizer.step(lambda: 0.0)
 
-    expect(InvalidArgumentError, "AdamW.step(): the optimizer was made before fully_shard", optimized_before)
+    def lbfgs(net):
+        return torch.optim.LBFGS([each for each in net.parameters() if each.numel()])
+
+    for make in (adamw, lbfgs):
+        expect(InvalidArgumentError, ".step(): the optimizer was made before fully_shard",
+               functools.partial(optimized_before, make))
 
     def on_meta():
         with torch.device("meta"):
