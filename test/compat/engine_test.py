@@ -10,6 +10,8 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
+from unittest import mock
 
 try:
     import torch
@@ -629,6 +631,44 @@ def travels(mesh, ours, theirs, folder):
         expect_equal("travels", trial.found + resumed.found, straight[0].found, 2e-6)
 
 
+def saved_beside(mesh, ours, folder):
+    """dcp.async_save has the values of its call, although the engine's DTensors are views of memory that the
+    training changes while the files are written."""
+    def made():
+        torch.manual_seed(7)
+        trial = Trial(ours, mesh, {})
+        net = trial.sharded(Net())
+        optimizer = adamw(net)
+        return trial, net, optimizer
+
+    def state_of(net, optimizer):
+        return {"model": get_model_state_dict(net), "optimizer": get_optimizer_state_dict(net, optimizer)}
+
+    group = dist.new_group(backend="gloo")  # for the thread of async_save
+    trial, *parts = made()
+    for _ in range(2):
+        trial.step(*parts, rare=True)
+    position = trial.generator.get_state()
+    # The file is opened when the training has gone on.
+    written = threading.Event()
+    write = dcp.FileSystemWriter.write_data
+    with mock.patch.object(dcp.FileSystemWriter, "write_data", lambda *arguments: written.wait() and write(*arguments)):
+        future = dcp.async_save(state_of(*parts), checkpoint_id=f"{folder}/beside", process_group=group)
+        for _ in range(2):
+            trial.step(*parts, rare=True)
+        written.set()
+        future.result()
+    resumed, net, optimizer = made()
+    resumed.generator.set_state(position)
+    state = state_of(net, optimizer)
+    dcp.load(state, checkpoint_id=f"{folder}/beside")
+    set_model_state_dict(net, state["model"])
+    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+    for _ in range(2):
+        resumed.step(net, optimizer, rare=True)
+    expect_equal("saved beside", resumed.found, trial.found[-len(resumed.found):], 2e-6)
+
+
 def refused(mesh, shard):
     from acclaunch._library import InvalidArgumentError, NotSupportedError
 
@@ -763,6 +803,7 @@ def worker(folder):
         assert all(each._is_fsdp_managed_module for each in net.modules())
         assert type(net).__name__ == "FSDPBoxes" and net._get_name() == "Boxes"
         travels(mesh, ours, theirs, folder)
+        saved_beside(mesh, ours, folder)
         refused(mesh, ours)
     assert torch.optim.AdamW in steps and (ranks == 4 or torch.optim.SGD in steps), set(steps)
     print("trained", flush=True)

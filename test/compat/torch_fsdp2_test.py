@@ -173,8 +173,34 @@ def worker(folder):
     assert series.newest() == f"{folder}/series/checkpoint_1", series.newest()
     assert Ours(acc, runtime, True).load(series.newest()).get("step") == 1
     assert not os.path.exists(f"{folder}/series/checkpoint_0")
+    saved_beside(acc, runtime, ours, folder)
     print("trained", flush=True)
     leave()
+
+
+def saved_beside(acc, runtime, ours, folder):
+    """save_async has the state of its call; its failure is raised by wait_save, on every rank."""
+    ours.save(f"{folder}/usual")
+    assert runtime.save_async(f"{folder}/beside", ours.model, ours.optimizer, {"step": 4})
+    ours.step(next(batches(1)))
+    runtime.wait_save()
+    assert not runtime.saving
+    one, other = Ours(acc, runtime, True), Ours(acc, runtime, True)
+    one.load(f"{folder}/usual")
+    assert other.load(f"{folder}/beside").get("step") == 4
+    expect_equal_steps(one, other, batches(2), 0)
+    with open(f"{folder}/file", "w"):
+        pass
+    assert runtime.save_async(f"{folder}/file/x", ours.model, ours.optimizer)
+    ours.step(next(batches(1)))
+    try:
+        runtime.wait_save()
+    except acc.ConfigError as error:
+        assert "file" in str(error), error
+    else:
+        raise AssertionError("saved into a file")
+    assert runtime.save_async(f"{folder}/beside", ours.model, ours.optimizer, refuse=True)
+    runtime.wait_save()
 
 
 def main():

@@ -56,12 +56,12 @@ std::vector<double> losses(const fs::path& metrics) {
 /// A run that gets a signal in the middle, and its output.
 struct Interrupted {
   TemporaryFolder folder;
-  std::string flags = "--checkpoint " + (folder.path() / "checkpoints").string() +
-                      " --checkpoint_every 1000000 --metrics " + metrics().string();
+  std::string flags = "--checkpoint " + (folder.path() / "checkpoints").string() + " --metrics " +
+                      metrics().string() + " --checkpoint_every ";
   Program launcher;
 
-  explicit Interrupted(const std::vector<std::string>& launcher_flags = {})
-      : launcher(command(kForever, flags, launcher_flags)) {
+  explicit Interrupted(const std::vector<std::string>& launcher_flags = {}, int every = 1'000'000)
+      : launcher(command(kForever, flags += std::to_string(every), launcher_flags)) {
     launcher.wait_for_text("pid ", 2);
     launcher.wait_for_text("tokens/s");
   }
@@ -106,6 +106,12 @@ TEST_CASE("SIGUSR1 to one rank ends them all after the same step") {
 
 TEST_CASE("SIGTERM to the launcher: all ranks save before they end") {
   Interrupted run;
+  run.launcher.signal(SIGTERM);
+  run.check(128 + SIGTERM, "SIGTERM");
+}
+
+TEST_CASE("SIGTERM with save_async: all ranks save once more when the save in flight has ended") {
+  Interrupted run({"--save_async"}, 1);
   run.launcher.signal(SIGTERM);
   run.check(128 + SIGTERM, "SIGTERM");
 }

@@ -29,7 +29,8 @@ using acc::test::TemporaryFolder;
 using Words = std::vector<std::string>;
 using Losses = std::map<int, double>;  // by step
 
-Words training(const std::string& form, int steps, const Words& more) {
+/// Runs with `beside` save while the training goes on.
+Words training(const std::string& form, int steps, const Words& more, bool beside = false) {
   const std::string bin = ACC_BIN_DIR;
   Words all = {bin + "/acclaunch",
                "--config_file",
@@ -57,6 +58,9 @@ Words training(const std::string& form, int steps, const Words& more) {
                "--steps",
                std::to_string(steps)};
   all.insert(all.end(), more.begin(), more.end());
+  if (beside) {
+    all.insert(all.begin() + 1, "--save_async");
+  }
   return all;
 }
 
@@ -81,7 +85,8 @@ Losses unbroken(const std::string& form, int steps) {
 
 /// A run in several parts, each of which makes one more step and saves a checkpoint.
 struct Run {
-  explicit Run(std::string form_of_state) : form(std::move(form_of_state)) {
+  explicit Run(std::string form_of_state, bool saves_beside = false)
+      : form(std::move(form_of_state)), beside(saves_beside) {
     fs::create_directory(checkpoints);
   }
 
@@ -104,7 +109,8 @@ struct Run {
     fs::remove(metrics);
     Program program(training(form, until,
                              {"--checkpoint", checkpoints.string(), "--checkpoint_every", "100000",
-                              "--total_limit", "1", "--metrics", metrics.string()}),
+                              "--total_limit", "1", "--metrics", metrics.string()},
+                             beside),
                     variables);
     const int status = program.wait();
     err = program.err();
@@ -113,6 +119,7 @@ struct Run {
 
   TemporaryFolder top;
   std::string form;
+  bool beside;
   fs::path checkpoints = top.path() / "checkpoints";
   fs::path metrics = top.path() / "metrics";
   std::string err;
@@ -158,11 +165,12 @@ struct Matrix {
   std::string what;
   std::string rank;
   int stride;
+  bool beside = false;
 };
 
 /// Injects a fault at every stride-th system call of a save. Returns the number of faults.
 int strike(const Matrix& matrix, Losses& expected) {
-  Run run(matrix.form);
+  Run run(matrix.form, matrix.beside);
   REQUIRE_MESSAGE(run.go_on(1) == 0, run.err);
   FileFault fault{.what = matrix.what,
                   .under = run.checkpoints,
@@ -188,6 +196,10 @@ TEST_CASE("a run resumes from the last good checkpoint, wherever a save failed")
       {"SHARDED_STATE_DICT", "kill", "1", 7},
       {"SHARDED_STATE_DICT", "ENOSPC", "0", 9},
       {"SHARDED_STATE_DICT", "ENOSPC", "1", 5},
+      {"SHARDED_STATE_DICT", "kill", "0", 17, true},
+      {"SHARDED_STATE_DICT", "kill", "1", 7, true},
+      {"SHARDED_STATE_DICT", "ENOSPC", "0", 13, true},
+      {"SHARDED_STATE_DICT", "ENOSPC", "1", 5, true},
   };
   if (all) {
     matrices.clear();
@@ -195,6 +207,9 @@ TEST_CASE("a run resumes from the last good checkpoint, wherever a save failed")
       for (const char* what : {"kill", "ENOSPC", "EIO"}) {
         for (const char* rank : {"0", "1"}) {
           matrices.push_back({form, what, rank, 1});
+          if (form != std::string("FULL_STATE_DICT")) {
+            matrices.push_back({form, what, rank, 1, true});
+          }
         }
       }
     }
@@ -204,6 +219,7 @@ TEST_CASE("a run resumes from the last good checkpoint, wherever a save failed")
     CAPTURE(matrix.form);
     CAPTURE(matrix.what);
     CAPTURE(matrix.rank);
+    CAPTURE(matrix.beside);
     const int points = strike(matrix, expected);
     MESSAGE(matrix.form, ", ", matrix.what, " of rank ", matrix.rank, ": ", points, " points");
     CHECK(points > 0);

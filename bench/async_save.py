@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stall of the training by a save, and speed of the training beside it, compared with torch.
+
+    python bench/async_save.py [--bin build/release/bin] [--python PYTHON] [--package build/release/python]
+                               [--dir DIR]... [--processes N] [--layers L] [--width W] [--rounds R]
+
+For each DIR (results differ between a tmpfs and a disk), with two processes on the CPU, trains the same
+MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch and with torch's FSDP 2, one after the other in
+each round, and measures for each: the time of a step; of a save for which the training waits (runtime.save;
+torch.distributed.checkpoint.save); the time until save_async and dcp.async_save return (the stall); the time until the
+checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. Values
+are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and its
+state dict is made as for dcp.save. Prints lines of JSON, then a table.
+"""
+import argparse
+import collections
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.abspath(__file__)
+SAVES, STEPS = 3, 8
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def make_net(width, layers):
+    import torch
+    from torch import nn
+
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)))
+
+
+class Ours:
+    def __init__(self, width, layers):
+        import acclaunch.torch as acc
+
+        self.runtime = acc.Runtime()
+        self.net = acc.fully_shard(make_net(width, layers), self.runtime)
+        self.optimizer = acc.AdamW(self.net, lr=1e-4)
+        self.rank = self.runtime.rank
+        self.barrier = self.runtime.barrier
+
+    def step(self, x):
+        self.optimizer.scale(self.net(x).square().mean()).backward()
+        self.optimizer.step()
+
+    def save(self, folder):
+        self.runtime.save(folder, self.net, self.optimizer)
+
+    def save_async(self, folder):
+        self.runtime.save_async(folder, self.net, self.optimizer)
+
+    def saving(self):
+        return self.runtime.saving
+
+    def any(self, value):
+        return self.runtime.mean(float(value)) > 0
+
+    def wait(self):
+        self.runtime.wait_save()
+
+
+class Theirs:
+    def __init__(self, width, layers):
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.fsdp import fully_shard
+
+        dist.init_process_group("gloo")
+        self.group = dist.new_group(backend="gloo")
+        self.net = make_net(width, layers)
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in self.net:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.net, mesh=mesh)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
+        self.rank = dist.get_rank()
+        self.barrier = dist.barrier
+
+    def step(self, x):
+        self.net(x).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def state(self):
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self.net, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def save(self, folder):
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save(self.state(), checkpoint_id=folder)
+
+    def save_async(self, folder):
+        import torch.distributed.checkpoint as dcp
+
+        self.future = dcp.async_save(self.state(), checkpoint_id=folder, process_group=self.group)
+
+    def saving(self):
+        return not self.future.done()
+
+    def any(self, value):
+        import torch
+        import torch.distributed as dist
+
+        flag = torch.tensor(float(value))
+        dist.all_reduce(flag)
+        return bool(flag)
+
+    def wait(self):
+        self.future.result()
+
+
+def worker(impl, folder, width, layers):
+    import torch
+
+    torch.set_num_threads(1)
+    side = (Ours if impl == "acclaunch" else Theirs)(width, layers)
+    x = torch.randn(256, width)
+
+    def timed(function, *arguments):
+        side.barrier()
+        begin = time.perf_counter()
+        function(*arguments)
+        return time.perf_counter() - begin
+
+    def steps(count):
+        times = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            side.step(x)
+            times.append(time.perf_counter() - begin)
+        return times
+
+    steps(3)
+    found = collections.defaultdict(list)
+    timed(side.save, f"{folder}/first")
+    timed(side.save_async, f"{folder}/first_beside")  # allocates
+    side.wait()
+    for number in range(SAVES):
+        found["step"] += steps(STEPS)
+        found["save"].append(timed(side.save, f"{folder}/save_{number}"))
+        side.barrier()
+        begin = time.perf_counter()
+        found["stall"].append(timed(side.save_async, f"{folder}/beside_{number}"))
+        beside = []
+        while side.any(side.saving()):
+            beside += steps(1)
+        side.wait()
+        found["complete"].append(time.perf_counter() - begin)
+        found["beside"].append(beside)
+    if side.rank == 0:
+        middle = statistics.median(found["step"])
+        during = [sum(times) / len(times) for times in found["beside"] if times]
+        print(json.dumps({"impl": impl, "step_s": round(middle, 4), "save_s": round(statistics.median(found["save"]), 4),
+                          "stall_s": round(statistics.median(found["stall"]), 4),
+                          "complete_s": round(statistics.median(found["complete"]), 4),
+                          "steps_beside": round(statistics.median(len(times) for times in found["beside"]), 1),
+                          "step_beside_s": round(statistics.median(during), 4) if during else None}), flush=True)
+    side.barrier()
+
+
+def run(args, impl, folder):
+    script = [args.python, HERE, "--worker", impl, folder, str(args.width), str(args.layers)]
+    if impl == "acclaunch":
+        command = [os.path.join(args.bin, "acclaunch"), "--cpu", "--num_processes", str(args.processes), "--use_fsdp",
+                   "--fsdp_version", "2", "--no_python", *script]
+    else:
+        command = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", str(args.processes), "--master-port",
+                   str(free_port()), *script[1:]]
+    environment = dict(os.environ, PYTHONPATH=args.package, OMP_NUM_THREADS="1")
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return next(json.loads(line[line.index("{"):]) for line in output.splitlines() if '"impl"' in line)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    top = os.path.dirname(os.path.dirname(HERE))
+    parser.add_argument("--bin", default=os.path.join(top, "build/release/bin"))
+    parser.add_argument("--package", default=os.path.join(top, "build/release/python"))
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--dir", action="append")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=22)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    for where in args.dir or [tempfile.gettempdir()]:
+        rows = collections.defaultdict(list)
+        for _ in range(args.rounds):
+            for impl in ("acclaunch", "torch"):
+                folder = tempfile.mkdtemp(dir=where)
+                try:
+                    rows[impl].append(run(args, impl, folder))
+                finally:
+                    shutil.rmtree(folder)
+                print(json.dumps({"dir": where, **rows[impl][-1]}), flush=True)
+        print(f"\n{where}, {args.processes} processes, {args.layers} layers of {args.width}:")
+        print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'complete s':>11} "
+              f"{'steps beside':>13} {'slower':>8}")
+        for impl, lines in rows.items():
+            def middle(key):
+                values = [line[key] for line in lines if line[key] is not None]
+                return statistics.median(values) if values else float("nan")
+            print(f"{impl:<10} {middle('step_s'):8.4f} {middle('save_s'):8.4f} {middle('stall_s'):8.4f} "
+                  f"{middle('stall_s') / middle('save_s'):11.1%} {middle('complete_s'):11.3f} "
+                  f"{middle('steps_beside'):13.0f} {middle('step_beside_s') / middle('step_s') - 1:8.1%}")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    if "--worker" in sys.argv:
+        worker(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
+    else:
+        main()
