@@ -15,7 +15,7 @@ from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, L
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
-__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Muon", "Optimizer", "Step", "TorchOptimizer",
+__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Optimizer", "Step", "TorchOptimizer",
            "optimizer_from_settings"]
 
 # Schedules by name, with values of their own (docs/sharding.md, "Schedules").
@@ -380,6 +380,15 @@ def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=()):
     """Lion (arXiv 2302.06675) with the defaults of DeepSpeed; groups as in AdamW. Collective."""
     return _named(module, "lion", groups, lr=lr, beta1=betas[0], beta2=betas[1],
                   weight_decay=weight_decay)
+
+
+def Lamb(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, bias_correction=True, eps_inside_sqrt=False,
+         max_coeff=10.0, min_coeff=0.01, groups=()):
+    """LAMB (arXiv 1904.00962) with the rule and defaults of DeepSpeed's FusedLamb, with the norms of whole parameters in
+    every strategy; groups as in AdamW. Collective."""
+    return _named(module, "lamb", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
+                  bias_correction=bias_correction, eps_inside_sqrt=eps_inside_sqrt, max_coeff=max_coeff,
+                  min_coeff=min_coeff)
 
 
 def Muon(module, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, eps=1e-7, ns_steps=5, adjust_lr_fn=None,

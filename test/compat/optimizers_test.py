@@ -79,6 +79,31 @@ class TorchMuon:
         self.adamw.zero_grad()
 
 
+class FormulaOfLamb:
+    """DeepSpeed's FusedLamb (csrc/lamb/fused_lamb_cuda_kernel.cu of 0.19.8), which needs a GPU, in double."""
+
+    def __init__(self, parameters, lr, weight_decay, betas):
+        self.parameters, self.lr, self.decay, self.betas, self.steps = list(parameters), lr, weight_decay, betas, 0
+        self.m, self.v = ([torch.zeros_like(each, dtype=torch.double) for each in self.parameters] for _ in range(2))
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        one, two = self.betas
+        size = self.lr * (1 - two ** self.steps) ** 0.5 / (1 - one ** self.steps)
+        for weight, m, v in zip(self.parameters, self.m, self.v):
+            m.mul_(one).add_(weight.grad, alpha=1 - one)
+            v.mul_(two).add_(weight.grad.double() ** 2, alpha=1 - two)
+            update = m / (v.sqrt() + 1e-8) + self.decay * weight
+            norms = weight.double().norm().item(), update.norm().item()
+            ratio = min(max(norms[0] / norms[1], 0.01), 10.0) if all(norms) else 1.0
+            weight -= size * ratio * update
+
+    def zero_grad(self):
+        for each in self.parameters:
+            each.grad = None
+
+
 def torchs(name, options):
     return lambda model: getattr(torch.optim, name)(model.parameters(), **options)
 
@@ -87,6 +112,7 @@ def ours(name, options):
     return lambda acc, model: getattr(acc, name)(model, **options)
 
 
+LAMB = {"lr": 5e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}
 MUON = {"lr": 0.02, "weight_decay": 0.1}
 ADAM_LR = 3e-3
 NOT_MATRICES = [{"params": ["embedding.*", "head.*"], "name": "others", "matrices": False}]
@@ -106,6 +132,9 @@ for scaling, nesterov in ((None, True), ("match_rms_adamw", False)):
     OPTIMIZERS[f"Muon {scaling}"] = (
         lambda model, given=options: TorchMuon(model.named_parameters(), ADAM_LR, **given),
         lambda acc, model, given=options: acc.Muon(model, **given, adam_lr=ADAM_LR, groups=NOT_MATRICES), 2e-5)
+
+
+OPTIMIZERS["Lamb"] = (lambda model: FormulaOfLamb(model.parameters(), **LAMB), ours("Lamb", LAMB), 2e-5)
 
 
 def expected_weights(name):

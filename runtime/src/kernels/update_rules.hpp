@@ -376,6 +376,44 @@ struct MuonDirectionStep {
   }
 };
 
+/// The direction of LAMB (arXiv 1904.00962, as in DeepSpeed's FusedLamb) before it gets its length.
+/// Returns it in place of the weight.
+struct LambDirectionStep {
+  static constexpr std::string_view kRule = "lamb";
+  static constexpr int kStates = 2;
+  static constexpr float kNoDecay = 0.0F;
+
+  float grad_scale;
+  float decay;  ///< weight_decay
+  float beta1, beta1_complement, beta2, beta2_complement;
+  float eps_inside, eps_outside;
+
+  static bool fits(const CoefficientValues& /*c*/) { return true; }
+
+  static LambDirectionStep of(const CoefficientValues& c, std::int64_t /*step*/,
+                              double grad_scale) {
+    const auto eps = static_cast<float>(c.at("eps"));
+    const bool inside = is_on(c, "eps_inside_sqrt");
+    return {.grad_scale = static_cast<float>(grad_scale),
+            .decay = static_cast<float>(c.at("weight_decay")),
+            .beta1 = static_cast<float>(c.at("beta1")),
+            .beta1_complement = static_cast<float>(1.0 - c.at("beta1")),
+            .beta2 = static_cast<float>(c.at("beta2")),
+            .beta2_complement = static_cast<float>(1.0 - c.at("beta2")),
+            .eps_inside = inside ? eps : 0.0F,
+            .eps_outside = inside ? 0.0F : eps};
+  }
+
+  ACC_ELEMENT_FUNCTION float operator()(float weight, float grad, float decay_here, float& exp_avg,
+                                        float& exp_avg_sq, float&) const {
+    const float m = beta1 * exp_avg + beta1_complement * grad;
+    const float v = beta2 * exp_avg_sq + beta2_complement * grad * grad;
+    exp_avg = m;
+    exp_avg_sq = v;
+    return m / (square_root(v + eps_inside) + eps_outside) + decay_here * weight;
+  }
+};
+
 /// weight = weight * decay - size * direction: the end of a step whose direction is known.
 struct DirectedStep {
   static constexpr std::string_view kRule = "muon";
@@ -406,6 +444,6 @@ using UpdateStep =
     std::variant<AdamWStep, AdamStep<true, true>, AdamStep<false, false>, AdamStep<false, true>,
                  SgdStep, MomentumStep, LionStep, NAdamStep<false>, NAdamStep<true>, AdagradStep,
                  RmspropStep<false, false>, RmspropStep<true, false>, RmspropStep<false, true>,
-                 RmspropStep<true, true>, MuonDirectionStep, DirectedStep>;
+                 RmspropStep<true, true>, MuonDirectionStep, LambDirectionStep, DirectedStep>;
 
 }  // namespace acc::kernels

@@ -202,7 +202,24 @@ void OptimizerState::allocate_moments() {
     flats_.push_back(std::move(state));
   }
   make_matrix_update();
-  model_->optimizer_nbytes = nbytes + (matrix_update_ ? matrix_update_->nbytes() : 0);
+  make_norm_update();
+  model_->optimizer_nbytes = nbytes + (matrix_update_ ? matrix_update_->nbytes() : 0) +
+                             (norm_update_ ? norm_update_->nbytes() : 0);
+}
+
+void OptimizerState::make_norm_update() {
+  if (own_rule() == nullptr || !own_rule()->needs_norms()) {
+    return;
+  }
+  std::vector<optim::NormUpdate::Flat> flats;
+  for (const FlatState& state : flats_) {
+    optim::NormUpdate::Flat flat{state.flat, {}, group_of_[state.flat]};
+    for (const Moment& each : state.moments) {
+      flat.states.push_back(each.values->data());
+    }
+    flats.push_back(std::move(flat));
+  }
+  norm_update_.emplace(model_->context(), std::move(flats));
 }
 
 void OptimizerState::make_matrix_update() {
@@ -549,29 +566,31 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
     recording_->add_gradients(shards(true), factor.known);
   }
   std::vector<kernels::UpdateStep> updates;  // by group
-  if (const auto* const own = own_rule()) {
+  if (const auto* const own = own_rule(); own != nullptr && !own->needs_norms()) {
     for (std::size_t group = 0; group < rates_.size(); ++group) {
       updates.push_back(own->step(step_rates_[group], rates_.weight_decay(group), steps + 1,
                                   factor.known, step_betas_));
     }
-  } else {
+  } else if (own == nullptr) {
     run_rule(*program_rule(), factor.known);
   }
   if (matrix_update_) {
     update_matrices(factor);
   }
-  for (FlatState& state : flats_) {
-    if (!updates.empty()) {
-      update(state, updates, factor.clip, info);
+  for (std::size_t i = 0; i < flats_.size(); ++i) {
+    if (norm_update_) {
+      update_by_norms(i, factor);
+    } else if (!updates.empty()) {
+      update(flats_[i], updates, factor.clip, info);
     }
-    state.flat->publish();
+    flats_[i].flat->publish();
   }
   info.step = ++steps;
 }
 
 void OptimizerState::update_matrices(const GradientFactor& factor) {
   const optim::Rule& rule = *own_rule();
-  const kernels::UpdateStep direction = rule.direction(steps + 1, factor.known);
+  const kernels::UpdateStep direction = rule.direction(0.0, steps + 1, factor.known);
   matrix_update_->run({.number = steps + 1,
                        .direction = direction,
                        .clip = factor.clip,
@@ -580,6 +599,23 @@ void OptimizerState::update_matrices(const GradientFactor& factor) {
                                               rates_.weight_decay(matrix.group), matrix.rows,
                                               matrix.columns);
                        }});
+}
+
+void OptimizerState::update_by_norms(std::size_t flat, const GradientFactor& factor) {
+  const optim::Rule& rule = *own_rule();
+  norm_update_->run(flat, {.number = steps + 1,
+                           .clip = factor.clip,
+                           .direction =
+                               [&](std::size_t group) {
+                                 return rule.direction(rates_.weight_decay(group), steps + 1,
+                                                       factor.known, step_betas_);
+                               },
+                           .apply =
+                               [&](std::size_t group, double weight_norm, double direction_norm) {
+                                 return rule.directed_by_norms(step_rates_[group], steps + 1,
+                                                               weight_norm, direction_norm,
+                                                               step_betas_);
+                               }});
 }
 
 void OptimizerState::run_rule(const ProgramRule& rule, double scale) {

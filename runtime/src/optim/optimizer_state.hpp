@@ -6,6 +6,7 @@
 #include "optim/gradient_meter.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/matrix_update.hpp"
+#include "optim/norm_update.hpp"
 #include "optim/parameter_groups.hpp"
 #include "optim/step_recording.hpp"
 #include "optim/update.hpp"
@@ -120,6 +121,7 @@ class OptimizerState {
   [[nodiscard]] std::vector<Moment> moments_of(const sharding::FlatParameter& flat,
                                                const std::vector<bool>& matrices) const;
   void make_matrix_update();
+  void make_norm_update();
   /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
   std::optional<Error> reduce_and_update(Issued& issued);
   /// Records the step for those who watch the job.
@@ -146,6 +148,7 @@ class OptimizerState {
   double clip(double unscale, StepInfo& info);
   void apply(const GradientFactor& factor, StepInfo& info);
   void update_matrices(const GradientFactor& factor);
+  void update_by_norms(std::size_t flat, const GradientFactor& factor);
   /// updates: by group. clip: GradientFactor::clip.
   void update(FlatState& state, std::span<const kernels::UpdateStep> updates, const float* clip,
               StepInfo& info);
@@ -170,6 +173,7 @@ class OptimizerState {
   std::map<const sharding::FlatParameter*, std::vector<std::size_t>> group_of_;
   std::optional<optim::LossScaler> scaler_;
   std::optional<optim::GradientMeter> meter_;
+  std::optional<optim::NormUpdate> norm_update_;  ///< absent: the rule needs no norms
   std::optional<optim::MatrixUpdate>
       matrix_update_;                                ///< absent: no parameter is updated as a whole
   std::unique_ptr<optim::StepRecording> recording_;  ///< null: nothing is recorded

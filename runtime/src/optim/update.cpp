@@ -110,15 +110,21 @@ constexpr const kernels::UpdateStep* kAnyStep = nullptr;
 
 }  // namespace
 
-kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step, double grad_scale,
-                               const std::optional<std::array<double, 2>>& betas) const {
+kernels::CoefficientValues Rule::values_with(
+    double weight_decay, const std::optional<std::array<double, 2>>& betas) const {
   kernels::CoefficientValues own = values_;
-  own["lr"] = lr;
   own["weight_decay"] = weight_decay;
   if (betas && own.contains("beta1")) {
     own["beta1"] = (*betas)[0];
     own["beta2"] = (*betas)[1];
   }
+  return own;
+}
+
+kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step, double grad_scale,
+                               const std::optional<std::array<double, 2>>& betas) const {
+  kernels::CoefficientValues own = values_with(weight_decay, betas);
+  own["lr"] = lr;
   if (!has_matrices()) {
     return step_of(*facts_, kAnyStep, own, step, grad_scale);
   }
@@ -131,8 +137,9 @@ kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step
   return step_of(others, kAnyStep, own, step, grad_scale);
 }
 
-kernels::UpdateStep Rule::direction(std::int64_t step, double grad_scale) const {
-  return step_of(*facts_, kAnyStep, values_, step, grad_scale);
+kernels::UpdateStep Rule::direction(double weight_decay, std::int64_t step, double grad_scale,
+                                    const std::optional<std::array<double, 2>>& betas) const {
+  return step_of(*facts_, kAnyStep, values_with(weight_decay, betas), step, grad_scale);
 }
 
 // torch's _adjust_lr.
@@ -143,6 +150,24 @@ kernels::UpdateStep Rule::directed(double lr, double weight_decay, std::int64_t 
   const double size = (*this)["match_rms_adamw"] != 0.0 ? 0.2 * std::sqrt(std::max(high, wide))
                                                         : std::sqrt(std::max(1.0, high / wide));
   return kernels::DirectedStep::of({{"lr", lr}, {"weight_decay", weight_decay}}, 0, size);
+}
+
+// lamb_cuda_kernel_part3 and fused_lamb_cuda of DeepSpeed 0.19.8.
+kernels::UpdateStep Rule::directed_by_norms(
+    double lr, std::int64_t step, double weight_norm, double direction_norm,
+    const std::optional<std::array<double, 2>>& betas) const {
+  const kernels::CoefficientValues own = values_with(0.0, betas);
+  const auto correction = [&own, step](const char* beta) {
+    return kernels::is_on(own, "bias_correction")
+               ? 1.0 - std::pow(own.at(beta), static_cast<double>(step))
+               : 1.0;
+  };
+  const double ratio = weight_norm != 0.0 && direction_norm != 0.0
+                           ? std::max(own.at("min_coeff"),
+                                      std::min(weight_norm / direction_norm, own.at("max_coeff")))
+                           : 1.0;
+  const double size = std::sqrt(correction("beta2")) / correction("beta1") * ratio;
+  return kernels::DirectedStep::of({{"lr", lr}, {"weight_decay", 0.0}}, 0, size);
 }
 
 namespace {

@@ -41,6 +41,8 @@ class Rule {
   [[nodiscard]] std::vector<std::string> states(RuleScope of) const;
   /// True if the rule needs matrices as a whole.
   [[nodiscard]] bool has_matrices() const noexcept { return !facts_->others.empty(); }
+  /// True if the rule needs the norms of whole parameters.
+  [[nodiscard]] bool needs_norms() const noexcept { return facts_->needs_norms; }
 
   /// Returns the update of step number `step`, which counts from 1, with the rates of a group, of
   /// parameters that are updated element by element. grad_scale: factor on the gradient (loss
@@ -48,13 +50,22 @@ class Rule {
   [[nodiscard]] kernels::UpdateStep step(
       double lr, double weight_decay, std::int64_t step, double grad_scale,
       const std::optional<std::array<double, 2>>& betas = {}) const;
-  /// The same of matrices: computes the direction that is then orthogonalized.
-  [[nodiscard]] kernels::UpdateStep direction(std::int64_t step, double grad_scale) const;
+  /// The same of parameters that are updated as a whole: computes the direction.
+  [[nodiscard]] kernels::UpdateStep direction(
+      double weight_decay, std::int64_t step, double grad_scale,
+      const std::optional<std::array<double, 2>>& betas = {}) const;
   /// The update of a matrix along its orthogonalized direction.
   [[nodiscard]] kernels::UpdateStep directed(double lr, double weight_decay, std::int64_t rows,
                                              std::int64_t columns) const;
+  /// The update of a parameter along a direction whose length depends on the norms of both (LAMB).
+  [[nodiscard]] kernels::UpdateStep directed_by_norms(
+      double lr, std::int64_t step, double weight_norm, double direction_norm,
+      const std::optional<std::array<double, 2>>& betas = {}) const;
 
  private:
+  [[nodiscard]] kernels::CoefficientValues values_with(
+      double weight_decay, const std::optional<std::array<double, 2>>& betas) const;
+
   const OptimizerRule* facts_;
   kernels::CoefficientValues values_;
 };

@@ -101,7 +101,7 @@ TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are re
     const char* message;
   };
   for (const Row& each :
-       {Row{{"lamb", {}}, "no optimizer is named 'lamb'; there are adamw, adam"},
+       {Row{{"lars", {}}, "no optimizer is named 'lars'; there are adamw, adam"},
         Row{{"sgd", {{"beta1", 0.9}}}, "SGD has no coefficient 'beta1'; it has lr, momentum"},
         Row{{"adamw", {{"beta2", 1.0}}}, "beta2: expected a number from 0 to 1 (excluded)"},
         Row{{"adamw", {{"eps", std::nan("")}}}, "eps: expected a number from 0 to inf"},

@@ -49,6 +49,8 @@ struct OptimizerRule {
   /// Of a rule for matrices: the rule of the other parameters, with the coefficients of the same
   /// names; its `eps` is "adam_eps" and its `lr` has the factor "adam_lr_ratio".
   std::string_view others = {};
+  /// A step of a parameter has the length of a ratio of two norms of the whole parameter (LAMB).
+  bool needs_norms = false;
 
   [[nodiscard]] constexpr const RuleCoefficient* coefficient(std::string_view of) const {
     const auto found = std::ranges::find(coefficients, of, &RuleCoefficient::name);
@@ -239,6 +241,31 @@ inline constexpr auto kMuonKeys = std::to_array<GroupKey>({
     {"adam_lr_ratio"},
 });
 
+// DeepSpeed 0.19.8's FusedLamb, with the norms of whole parameters also where ZeRO divides them.
+inline constexpr auto kLambCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-3},
+    {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
+    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
+    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
+    {.name = "eps", .fallback = 1e-8},
+    {.name = "eps_inside_sqrt", .is_switch = true},
+    {.name = "weight_decay"},
+    {.name = "max_coeff", .fallback = 10.0},
+    {.name = "min_coeff", .fallback = 0.01},
+});
+inline constexpr auto kLambStates =
+    std::to_array<RuleState>({{.key = "exp_avg"}, {.key = "exp_avg_sq"}});
+inline constexpr auto kLambKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"bias_correction"},
+    {"betas"},
+    {"eps"},
+    {"weight_decay"},
+    {"max_grad_norm", "0"},
+    {"max_coeff"},
+    {"min_coeff"},
+});
+
 }  // namespace rules
 
 inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
@@ -278,6 +305,12 @@ inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
      .coefficients = rules::kRmspropCoefficients,
      .states = rules::kRmspropStates,
      .group_keys = rules::kRmspropKeys},
+    {.name = "lamb",
+     .title = "Lamb",
+     .coefficients = rules::kLambCoefficients,
+     .states = rules::kLambStates,
+     .group_keys = rules::kLambKeys,
+     .needs_norms = true},
     {.name = "muon",
      .title = "Muon",
      .coefficients = rules::kMuonCoefficients,

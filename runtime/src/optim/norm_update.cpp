@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/norm_update.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace acc::optim {
+
+NormUpdate::NormUpdate(const sharding::Context& context, std::vector<Flat> flats)
+    : context_(context), flats_(std::move(flats)) {
+  std::int64_t numel = 1;
+  std::size_t parameters = 1;
+  for (const Flat& each : flats_) {
+    numel = std::max(numel, each.flat->owned().numel);
+    parameters = std::max(parameters, each.flat->parameters().size());
+  }
+  direction_ = context_.allocate_state(numel, "direction of the optimizer");
+  const std::size_t nbytes = 2 * parameters * sizeof(double);
+  squares_ = context_.updater->allocate(nbytes, "norms of parameters");
+  squares_here_ = context_.updater->allocate_host(nbytes, "norms of parameters");
+}
+
+void NormUpdate::run(std::size_t index, const Step& step) {
+  const Flat& flat = flats_[index];
+  device::Device& updater = *context_.updater;
+  device::Stream& stream = updater.compute();
+  auto* const direction = direction_->as<float>();
+  device::UpdateArrays arrays = flat.flat->update_arrays(step.number);
+  updater.cast(arrays.weights, arrays.weight_dtype, direction, DType::float32,
+               static_cast<std::size_t>(flat.flat->owned().numel), stream);
+  device::UpdateArrays first = arrays;
+  first.weights = direction;
+  first.weight_dtype = DType::float32;
+  first.rounded = nullptr;
+  first.stochastic = false;
+  first.first = flat.states[0];
+  first.second = flat.states[1];
+  first.clip = step.clip;
+  updater.zero(squares_->data(), squares_->nbytes(), stream);
+  const auto range_of = [&](std::size_t i) {
+    const sharding::Overlap part = overlap(flat.flat->layout(), i, flat.flat->owned());
+    return device::UpdateRange{part.in_shard, part.numel, flat.flat->parameters()[i].weight_decay};
+  };
+  for (std::size_t i = 0; i < flat.groups.size(); ++i) {
+    const device::UpdateRange range = range_of(i);
+    const auto add_square = [&](std::size_t to) {
+      if (range.numel > 0) {
+        updater.add_squared_norm(direction + range.begin, static_cast<std::size_t>(range.numel),
+                                 squares_->as<double>() + to, stream);
+      }
+    };
+    add_square(2 * i);
+    updater.update(step.direction(flat.groups[i]), first, {&range, 1}, stream);
+    add_square(2 * i + 1);
+  }
+  const std::vector<double> squares = squares_of_all(*flat.flat);
+  arrays.grads = direction;
+  for (std::size_t i = 0; i < flat.groups.size(); ++i) {
+    const device::UpdateRange range = range_of(i);
+    updater.update(
+        step.apply(flat.groups[i], std::sqrt(squares[2 * i]), std::sqrt(squares[2 * i + 1])),
+        arrays, {&range, 1}, stream);
+  }
+}
+
+std::vector<double> NormUpdate::squares_of_all(const sharding::FlatParameter& flat) {
+  device::Device& updater = *context_.updater;
+  updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
+  updater.record(updater.compute())->synchronize();
+  const std::span<const double> own(squares_here_->as<double>(), 2 * flat.parameters().size());
+  if (flat.ignored() || context_.groups.shard->size() == 1) {
+    return {own.begin(), own.end()};
+  }
+  // All ranks of the world take part, and each adds those of its shard group, in rank order.
+  const std::vector<double> all = sharding::all_gather(context_.groups, *context_.device, own);
+  std::vector<double> sums(own.size());
+  for (const int rank : context_.groups.plan.shard) {
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i] += all[static_cast<std::size_t>(rank) * own.size() + i];
+    }
+  }
+  return sums;
+}
+
+}  // namespace acc::optim
