@@ -66,10 +66,13 @@ def train(folder, precision, what):
 
 
 def runs_of(kind, others=("no", "bf16")):
-    """Pairs of strategy and precision. kind: "strategies": all of FSDP; "machines": those that differ on
-    several machines. others: precisions of other strategies than FULL_SHARD."""
-    for strategy in STRATEGIES if kind == "strategies" else STRATEGIES[1:4]:
-        for precision in LIMITS if strategy == "FULL_SHARD" else others:
+    """Pairs of strategy and precision. kind: "strategies": all of FSDP; "machines": those that differ on several
+    machines; "alone": those that differ on one rank; "float32": all in one precision. others: precisions of other
+    strategies than FULL_SHARD."""
+    kinds = {"strategies": STRATEGIES, "machines": STRATEGIES[1:4], "alone": ("NO_SHARD", "FULL_SHARD"),
+             "float32": STRATEGIES}
+    for strategy in kinds[kind]:
+        for precision in ("no",) if kind == "float32" else LIMITS if strategy == "FULL_SHARD" else others:
             yield strategy, precision
 
 
@@ -93,8 +96,8 @@ def main():
     config = ["--config_file"]
     port = ["--main_process_port", str(reserved_port())]
     fsdp = ["--use_fsdp", "--fsdp_sync_module_states", "true"]
-    jobs = [("strategies", workers, [[*fsdp, "--num_processes", str(workers)]])
-            for workers in ((2, 4) if program else (1, 2, 4))]
+    jobs = [(kind, workers, [[*fsdp, "--num_processes", str(workers)]]) for kind, workers in (
+        (("strategies", 2), ("strategies", 4)) if program else (("alone", 1), ("strategies", 2), ("float32", 4)))]
     jobs += [("config", workers, [[*config, str(ROOT / "configs" / f"{name}.yaml"),
                                    "--num_processes", str(workers)]])
              for name, workers in (("zero1", 2), ("zero3_hpz", 4))]
