@@ -12,8 +12,8 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import optimizer as hooks
 
-from acclaunch import _rows
-from acclaunch._library import InvalidArgumentError
+from acclaunch import _muon, _rows
+from acclaunch._library import InvalidArgumentError, NotSupportedError
 
 # They treat each element of a parameter by itself.
 _OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
@@ -24,6 +24,8 @@ def serve():
     hooks.register_optimizer_step_pre_hook(_before_step)
     for cls in _OPTIMIZERS:
         cls.step = _on_locals(cls, cls.step)
+    if hasattr(torch.optim, "Muon"):  # of torch 2.9 and newer
+        _muon.serve(torch.optim._muon)
     clip = torch.nn.utils.clip_grad
     for name, wrap in (("_get_total_norm", _total_norm), ("_clip_grads_with_norm_", _clip)):
         if hasattr(clip, name):
@@ -33,7 +35,22 @@ def serve():
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
+def _refuse_other_rules(optimizer):
+    """Optimizers that are known to differ, or to fail, on the rows of a parameter. torch's Muon is in _muon.py."""
+    cls = type(optimizer)
+    if cls.__name__ == "Adafactor":
+        what = "means over rows and columns"
+    elif cls.__module__.partition(".")[0] == "bitsandbytes":
+        what = "blocks of elements that begin with the whole parameter"
+    else:
+        return
+    if any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
+        raise NotSupportedError(f"{cls.__module__}.{cls.__name__} on parameters that are divided over ranks: it needs "
+                                f"{what}, which the engine acc does not give it (docs/engine.md)")
+
+
 def _before_step(optimizer, *_):
+    _refuse_other_rules(optimizer)
     numbers = set()
     kept = optimizer._params if isinstance(optimizer, torch.optim.LBFGS) else ()  # it does not look into its groups
     for parameter in itertools.chain(*(group["params"] for group in optimizer.param_groups), kept):

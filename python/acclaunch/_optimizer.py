@@ -11,12 +11,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, LrScheduleConfig,
-                                ParameterGroup, ShardsFunction, StepInfo, callback, library, real, text)
+                                NotSupportedError, ParameterGroup, ShardsFunction, StepInfo, callback, library, real,
+                                text)
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
-__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Optimizer", "Step", "TorchOptimizer",
-           "optimizer_from_settings"]
+__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Optimizer", "Step",
+           "TorchOptimizer", "optimizer_from_settings"]
 
 # Schedules by name, with values of their own (docs/sharding.md, "Schedules").
 NAMED_SCHEDULES = ("cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay", "OneCycle",
@@ -229,9 +230,9 @@ class TorchOptimizer(Optimizer):
 
     make: a class such as torch.optim.Adam, or a function, that makes the optimizer from
     [(name, parameter)], this rank's shards: master weights, one dimension, possibly without elements.
-    options: passed to it. `torch`: the optimizer that it made, for param_groups and schedulers. Rules
-    that do not compute each element by itself (LBFGS, Muon) differ from those without shards.
-    Collective."""
+    options: passed to it. `torch`: the optimizer that it made, for param_groups and schedulers. Collective.
+    Raises NotSupportedError for rules that are known to need more than one element at a time (LBFGS, Muon,
+    Adafactor, those of bitsandbytes); others of that kind differ from those without shards."""
 
     def __init__(self, module, make, **options):
         this = weakref.ref(self)  # without a cycle, the optimizer ends with its last reference
@@ -242,6 +243,11 @@ class TorchOptimizer(Optimizer):
         self._library.optimizer_shards(self.handle, callback(ShardsFunction, self._collect),
                                        self._library.callback_context)
         self.torch = make(list(zip(self._names, self._shards)), **options)
+        cls = type(self.torch)
+        if cls.__name__ in ("LBFGS", "Muon", "Adafactor") or cls.__module__.partition(".")[0] == "bitsandbytes":
+            raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs more than one element "
+                                    "at a time, and gets the elements of a shard" + (
+                                        ": use acc.Muon" if cls.__name__ == "Muon" else ""))
         self._updates = False
         self.torch.zero_grad = lambda set_to_none=True: this().zero_grad(set_to_none)
         self.torch.register_step_pre_hook(lambda *_: this()._require_update())
@@ -384,8 +390,8 @@ def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=()):
 
 def Lamb(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, bias_correction=True, eps_inside_sqrt=False,
          max_coeff=10.0, min_coeff=0.01, groups=()):
-    """LAMB (arXiv 1904.00962) with the rule and defaults of DeepSpeed's FusedLamb, with the norms of whole parameters in
-    every strategy; groups as in AdamW. Collective."""
+    """LAMB (arXiv 1904.00962) with the rule and defaults of DeepSpeed's FusedLamb, with the norms of whole parameters
+    in every strategy; groups as in AdamW. Collective."""
     return _named(module, "lamb", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
                   bias_correction=bias_correction, eps_inside_sqrt=eps_inside_sqrt, max_coeff=max_coeff,
                   min_coeff=min_coeff)

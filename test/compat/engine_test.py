@@ -597,6 +597,28 @@ def expect_equal(what, ours, theirs, tolerance):
         assert abs(a - b) <= tolerance * max(1.0, abs(b)), (what, number, a, b)
 
 
+def expect_muon(mesh, shard):
+    """torch.optim.Muon on shards makes the weights of torch.optim.Muon on whole matrices, bit by bit. All ranks have
+    the same batches, so that the mean of the gradients is exact."""
+    def trained(sharded, **options):
+        torch.manual_seed(3)
+        net = Trial(shard, mesh, {}).sharded(Net(tied=False)) if sharded else Net(tied=False)
+        parts = [[each for each in net.parameters() if each.requires_grad and (each.dim() == 2) == matrices]
+                 for matrices in (True, False)]
+        optimizers = torch.optim.Muon(parts[0], lr=0.02, **options), torch.optim.SGD(parts[1], lr=0.05)
+        for step in range(3):
+            ids = torch.randint(WORDS, (2, 5), generator=torch.Generator().manual_seed(step))
+            loss_of(net, ids, rare=True).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        return [each.full_tensor() if isinstance(each, DTensor) else each for each in parts[0] + parts[1]]
+
+    for options in ({}, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}):
+        for ours, whole in zip(trained(True, **options), trained(False, **options)):
+            assert torch.equal(ours, whole), (options, whole.shape, (ours - whole).abs().max())
+
+
 def travels(mesh, ours, theirs, folder):
     """What one engine has saved, the other resumes from."""
     def made(shard):
@@ -753,6 +775,14 @@ def refused(mesh, shard):
         expect(InvalidArgumentError, ".step(): the optimizer was made before fully_shard",
                functools.partial(optimized_before, make))
 
+    def adafactor():
+        made = net()
+        optimizer = torch.optim.Adafactor([each for each in made.parameters() if each.requires_grad])
+        made(ids).sum().backward()
+        optimizer.step()
+
+    expect(NotSupportedError, "Adafactor on parameters that are divided over ranks", adafactor)
+
     def on_meta():
         with torch.device("meta"):
             made = Net(tied=False)
@@ -785,6 +815,7 @@ def worker(folder):
         _fsdp2._runtimes.clear()
         for case, tolerance in cases.items():
             expect_equal((case.__name__, gather), run(case, ours, mesh), expected[case], tolerance)
+    expect_muon(mesh, ours)
     if ranks == 4:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         expect_equal("hybrid", run(accumulation, ours, mesh), run(accumulation, theirs, mesh), 2e-6)

@@ -191,11 +191,20 @@ def rate_of_torch(acc):
     acc.TorchOptimizer(sharded(acc), torch.optim.Adam).lr = 0.1
 
 
+class Failing(torch.optim.SGD):
+    def step(self, closure=None):
+        raise TypeError("no closure")
+
+
 def failing_rule(acc):
     model = sharded(acc)
-    optimizer = acc.TorchOptimizer(model, torch.optim.LBFGS)
+    optimizer = acc.TorchOptimizer(model, Failing)
     loss(model).backward()
     optimizer.step()
+
+
+def whole_rule(acc):
+    acc.TorchOptimizer(sharded(acc), torch.optim.LBFGS)
 
 
 def other_shards(acc):
@@ -460,6 +469,8 @@ MISTAKES = {
     "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
     "a rate of torch's optimizer": (rate_of_torch, "InvalidArgumentError", "set them there"),
     "an exception of torch's optimizer": (failing_rule, "TypeError", "closure"),
+    "an optimizer of torch for whole parameters": (whole_rule, "NotSupportedError",
+                                                   "LBFGS needs more than one element"),
     "state of other shards": (other_shards, "ConfigError", "same number of ranks"),
     "zero_grad of a part": (zero_grad_of_a_part, "InvalidArgumentError", "of a part .Linear. of"),
     "step after zero_grad": (step_after_zero_grad, "InvalidArgumentError",
