@@ -58,9 +58,9 @@ constexpr Topology kTopologies[] = {
     {"staged of 3, in small chunks", 3, DeviceCollectives::staged, 16384}};
 
 // doctest's macros must not be used on several threads, so a failed expectation is an exception.
-void expect(bool condition, const std::string& what) {
+void expect(bool condition, std::string_view what) {
   if (!condition) {
-    throw std::runtime_error(what);
+    throw std::runtime_error(std::string(what));
   }
 }
 
