@@ -2,6 +2,7 @@
 // The order of samples in C.
 #include "capi/capi.hpp"
 
+#include <memory>
 #include <vector>
 
 namespace {
@@ -57,7 +58,9 @@ acc_status acc_data_order_create(const acc_data_config* config, acc_data_order**
   return guarded([&] {
     acc_data_order*& result = required(order, "order");
     const auto c = config_of<acc_data_config>(config, ACC_DATA_CONFIG_INITIALIZER, "config");
-    result = new acc_data_order{acc::DataOrder::from_environment(options_of(c))};
+    result = std::make_unique<acc_data_order>(
+                 acc_data_order{acc::DataOrder::from_environment(options_of(c))})
+                 .release();
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -33,7 +34,9 @@ class Permutation {
  public:
   /// size: 1 to 2^62. key: selects the permutation.
   Permutation(std::uint64_t size, std::uint64_t key) noexcept
-      : size_(size), rows_(root_above(size)), columns_((size + rows_ - 1) / rows_) {
+      : size_(size),
+        rows_(std::max<std::uint64_t>(1, root_above(size))),
+        columns_((size + rows_ - 1) / rows_) {
     for (std::uint64_t round = 0; round < keys_.size(); ++round) {
       keys_[round] = random_bits({key, round});
     }

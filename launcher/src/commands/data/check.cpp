@@ -389,15 +389,15 @@ class Check {
 
   void summarize() {
     std::size_t other = made_again_;
-    for (const auto& [name, attempt] : attempts_) {
-      if (std::ranges::none_of(chain_,
-                               [&](const Kept& each) { return each.attempt == &attempt; })) {
-        std::size_t most = 0;
-        for (const RankRecord* rank : attempt.ranks) {
-          most = std::max(most, rank == nullptr ? 0 : rank->batches.size());
-        }
-        other += most;
+    for (const auto& each : attempts_) {
+      const Attempt& attempt = each.second;
+      const bool is_kept =
+          std::ranges::any_of(chain_, [&](const Kept& kept) { return kept.attempt == &attempt; });
+      std::size_t most = 0;
+      for (const RankRecord* rank : attempt.ranks) {
+        most = std::max(most, rank == nullptr ? 0 : rank->batches.size());
       }
+      other += is_kept ? 0 : most;
     }
     std::string text = fmt::format(
         "attempts: {}, of which {} are part of the training; batches: {} kept, {} made again by a "

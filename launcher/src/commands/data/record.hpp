@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 // Records of the samples that a training has used (--data_record, docs/formats/data_record.md).
@@ -19,7 +19,10 @@ struct Position {
   std::int64_t offset = 0;
   std::int64_t token = 0;
 
-  auto operator<=>(const Position&) const = default;
+  bool operator==(const Position&) const = default;
+  bool operator<(const Position& other) const {
+    return std::tie(epoch, offset, token) < std::tie(other.epoch, other.offset, other.token);
+  }
 };
 
 /// Samples of one source and one of its epochs.

@@ -14,8 +14,8 @@ namespace acc {
 inline constexpr const char* kCudaVisibleVariable = "CUDA_VISIBLE_DEVICES";
 /// `acc`: loaders that Accelerate prepares use the order of acclaunch.data.
 inline constexpr const char* kDataOrderVariable = "ACC_DATA_ORDER";
-// Record of the samples that a training uses (docs/data.md): its folder, and the number of the job's
-// round.
+// Record of the samples that a training uses (docs/data.md): its folder, and the number of the
+// job's round.
 inline constexpr const char* kDataRecordVariable = "ACC_DATA_RECORD";
 inline constexpr const char* kDataRoundVariable = "ACC_DATA_ROUND";
 inline constexpr const char* kDeviceVariable = "ACC_DEVICE";

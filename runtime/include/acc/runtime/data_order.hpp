@@ -3,7 +3,6 @@
 
 #include "acc/runtime.hpp"
 
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -49,7 +48,7 @@ struct DataPosition {
   std::int64_t offset = 0;  ///< samples of the epoch that come before it; with `pack`: documents
   std::int64_t token = 0;   ///< with `pack`: tokens of the next document that come before it
 
-  auto operator<=>(const DataPosition&) const = default;
+  bool operator==(const DataPosition&) const = default;
 };
 
 struct DataSample {
