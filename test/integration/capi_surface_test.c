@@ -172,7 +172,7 @@ static void expect_named(acc_runtime* runtime) {
   const double values[] = {0.25, 0.5};
   const struct {
     const char *name, *coefficient, *said;
-  } refused[] = {{"lamb", "lr", "no optimizer is named 'lamb'"},
+  } refused[] = {{"lars", "lr", "no optimizer is named 'lars'"},
                  {"lion", "eps", "Lion has no coefficient 'eps'"},
                  {NULL, "lr", "name is NULL"},
                  {"lion", NULL, "names[] is NULL"}};
@@ -201,6 +201,18 @@ static void expect_named(acc_runtime* runtime) {
   double lr = 0.0;
   EXPECT_OK(acc_optimizer_lr(p.optimizer, &lr));
   EXPECT(lr == 1e-3);
+  const char* keys[] = {"total_steps", "lr_end"};
+  const double ends[] = {10.0, 5e-4};
+  EXPECT_OK(acc_optimizer_set_named_schedule(p.optimizer, "polynomial", keys, ends, 2));
+  step(&p, 1.0F, 0);
+  EXPECT_OK(acc_optimizer_lr(p.optimizer, &lr));
+  EXPECT(lr > 9.499e-4 && lr < 9.501e-4);
+  EXPECT(acc_optimizer_set_named_schedule(p.optimizer, "cubic", keys, ends, 2) ==
+         ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "no schedule is named 'cubic'") != NULL);
+  EXPECT(acc_optimizer_set_named_schedule(p.optimizer, "linear", keys, ends, 2) ==
+         ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "lr_end is unknown") != NULL);
   destroy(&p);
 }
 

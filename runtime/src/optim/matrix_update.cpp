@@ -10,8 +10,8 @@
 namespace acc::optim {
 namespace {
 
-/// Elements of a window, with all shards, unless sub_group_size gives a number per rank: owners are
-/// balanced within a window, and its memory is limited. A larger flat parameter is alone in one.
+/// Elements of a window, with all shards, unless a number per rank is given: owners are balanced
+/// within a window, and its memory is limited. A larger flat parameter is alone in one.
 constexpr std::int64_t kWindowNumel = std::int64_t{1} << 25;
 
 }  // namespace
@@ -32,7 +32,7 @@ std::vector<int> assign_owners(std::span<const std::int64_t> costs, int ranks) {
 }
 
 MatrixUpdate::MatrixUpdate(const sharding::Context& context, std::vector<Flat> flats,
-                           int iterations, float eps)
+                           int iterations, float eps, std::int64_t tile_numel)
     : context_(context),
       flats_(std::move(flats)),
       iterations_(iterations),
@@ -43,15 +43,14 @@ MatrixUpdate::MatrixUpdate(const sharding::Context& context, std::vector<Flat> f
   if (context_.updater->kind() != settings::Device::cpu) {
     throw Error(Errc::not_supported,
                 "an optimizer that needs whole matrices runs on the CPU in this version of "
-                "libacc_runtime: set offload_optimizer_device to cpu");
+                "libacc_runtime: offload the optimizer to the CPU");
   }
-  plan_windows(iterations);
+  plan_windows(iterations, tile_numel);
   allocate();
 }
 
-void MatrixUpdate::plan_windows(int iterations) {
-  const std::int64_t tile = context_.settings.sharding.sub_group_size;
-  const std::int64_t limit = tile > 0 ? tile * shards_ : kWindowNumel;
+void MatrixUpdate::plan_windows(int iterations, std::int64_t tile_numel) {
+  const std::int64_t limit = tile_numel > 0 ? tile_numel * shards_ : kWindowNumel;
   std::int64_t numel = 0;
   for (std::size_t i = 0; i < flats_.size(); ++i) {
     const std::int64_t size = flats_[i].flat->owned().numel * shards_;

@@ -52,10 +52,11 @@ class MatrixUpdate {
   };
 
   /// flats: the same on all ranks, each with at least one matrix. iterations: of
-  /// kernels::orthogonalize. Throws Error(not_supported) if the optimizer runs on a GPU.
-  /// Collective. context and flats outlive this.
-  MatrixUpdate(const sharding::Context& context, std::vector<Flat> flats, int iterations,
-               float eps);
+  /// kernels::orthogonalize. tile_numel: elements per rank of a window; 0: chosen here. Throws
+  /// Error(not_supported) if the optimizer runs on a GPU. Collective. context and flats outlive
+  /// this.
+  MatrixUpdate(const sharding::Context& context, std::vector<Flat> flats, int iterations, float eps,
+               std::int64_t tile_numel);
 
   void run(const Step& step);
   /// Bytes that it holds between steps.
@@ -74,7 +75,7 @@ class MatrixUpdate {
     collectives::BufferPtr results;     ///< contribution; null if results stay in `directions`
   };
 
-  void plan_windows(int iterations);
+  void plan_windows(int iterations, std::int64_t tile_numel);
   void allocate();
   void run_window(const Window& window, Buffers& buffers, const Step& step);
   [[nodiscard]] std::int64_t shard_numel(const Place& place) const;

@@ -241,7 +241,8 @@ void OptimizerState::make_matrix_update() {
   if (!flats.empty()) {
     matrix_update_.emplace(model_->context(), std::move(flats),
                            static_cast<int>((*own_rule())["ns_steps"]),
-                           static_cast<float>((*own_rule())["eps"]));
+                           static_cast<float>((*own_rule())["eps"]),
+                           model_->context().settings.sharding.sub_group_size);
   }
 }
 
