@@ -26,7 +26,7 @@ using acc::test::UnitSpec;
 using acc::test::Weights;
 
 constexpr int kMicroSteps = 3;
-constexpr int kUnitNumel = 64 * 64;  ///< of each unit
+constexpr int kUnitNumel = 24 * 24;  ///< of each unit
 
 /// A root and two blocks of one size. In some micro-steps a block writes nothing.
 const std::vector<UnitSpec> kNoSyncNet = {{"net", "Net", -1, {{"weight", kUnitNumel}}},

@@ -7,9 +7,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -251,11 +252,10 @@ TEST_CASE("bf16 weights are rounded, masters are not") {
                                   .copy_gathers = each.copy_gathers},
                                  4);
       for (const auto& [name, values] : seen) {
-        for (const float value : values) {
-          std::uint32_t bits = 0;
-          std::memcpy(&bits, &value, sizeof(bits));
-          CHECK((bits & 0xffffU) == 0);
-        }
+        const auto is_rounded = [](float value) {
+          return (std::bit_cast<std::uint32_t>(value) & 0xffffU) == 0;
+        };
+        CHECK(std::all_of(values.begin(), values.end(), is_rounded));
       }
       first = first.value_or(seen);
       CHECK(distance(*first, seen) < 0.02);
