@@ -37,13 +37,13 @@ def command(*arguments, **environment):
     return run(ACCLAUNCH, *arguments, **environment)
 
 
-def launch(ranks, kind, *arguments):
-    return [ACCLAUNCH, "--cpu", "--num_processes", str(ranks), "--use_fsdp", "--fsdp_state_dict_type", kind,
+def launch(ranks, kind, *arguments, flags=()):
+    return [ACCLAUNCH, "--cpu", "--num_processes", str(ranks), "--use_fsdp", "--fsdp_state_dict_type", kind, *flags,
             TRAIN_GPT, "--data", str(folder / "text"), *arguments]
 
 
-def train(ranks, *arguments, kind="SHARDED_STATE_DICT", model=SMALL, **environment):
-    return run(*launch(ranks, kind, *model, *arguments), **environment)
+def train(ranks, *arguments, kind="SHARDED_STATE_DICT", model=SMALL, flags=()):
+    return run(*launch(ranks, kind, *model, *arguments, flags=flags))
 
 
 def keys(prefix):
@@ -71,9 +71,9 @@ def saves_and_loads():
 
 
 def series():
-    for ranks, steps in ((2, 6), (1, 8)):
+    for ranks, steps, flags in ((2, 6, ()), (3, 8, ("--save_async",))):
         status, text = train(ranks, "--steps", str(steps), "--checkpoint", "s3://bucket/series/", "--checkpoint_every",
-                             "2", "--total_limit", "2")
+                             "2", "--total_limit", "2", flags=flags)
         check("series", status == 0, text)
     check("resumes from the newest", "resuming from step 6 (s3://bucket/series/checkpoint_2)" in text, text)
     groups = {key.split("/")[1] for key in keys("series/")}
