@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The order of acclaunch.data and torch's DistributedSampler, in processes of their own that take turns: time until the first
-batch of an epoch, time per step afterwards, memory, and a resume in the middle of the epoch.
+"""The order of acclaunch.data and torch's DistributedSampler, in processes of their own that take turns: time until the
+first batch of an epoch, time per step afterwards, memory, and a resume in the middle of the epoch.
 
     PYTHONPATH=build/release/python python bench/data_order.py [--samples 1e4,1e6,1e7] [--batch 64] [--rounds 3]
 
-One rank of four, without reading samples. "share" is that of a step of --step_ms milliseconds. To resume, DistributedSampler
-draws its whole epoch and passes over what was used; the order of acclaunch.data begins at the position.
+One rank of four, without reading samples. "share" is that of a step of --step_ms milliseconds. To resume,
+DistributedSampler draws its whole epoch and passes over what was used; the order of acclaunch.data begins at the
+position.
 """
 import argparse
 import json
@@ -79,15 +80,16 @@ def main():
             rows = {"acclaunch": [], "torch": []}
             for _ in range(options.rounds):
                 for kind, results in rows.items():
-                    done = subprocess.run([sys.executable, __file__, "--measure", kind, str(samples), str(options.batch),
-                                           str(skipped)], capture_output=True, text=True)
+                    words = ["--measure", kind, str(samples), str(options.batch), str(skipped)]
+                    done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
                     if done.returncode != 0:
                         sys.exit(done.stderr)
                     results.append(json.loads(done.stdout))
             for kind, results in rows.items():
                 first, each, memory = (statistics.median(column) for column in zip(*results))
-                print(f"{kind:12}{samples:10}{name:>12}{first:11.2f} ms{each:9.1f} us{each / options.step_ms / 10:8.3f}%"
-                      f"{memory:8.1f} MiB", flush=True)
+                share = each / options.step_ms / 10
+                print(f"{kind:12}{samples:10}{name:>12}{first:11.2f} ms{each:9.1f} us{share:8.3f}%{memory:8.1f} MiB",
+                      flush=True)
 
 
 main()

@@ -21,7 +21,7 @@ def _ranks(rank, world_size):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         else:
-            rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+            rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if not 0 <= rank < world_size:
         raise InvalidArgumentError(f"rank is {rank}, expected 0 to {world_size - 1}")
     return rank, world_size
@@ -46,8 +46,8 @@ class DataBatchSampler(Sampler):
     def __init__(self, data, batch_size=None, *, global_batch_size=None, rank=None, world_size=None, **order):
         self.rank, self.world_size = _ranks(rank, world_size)
         if (batch_size is None) == (global_batch_size is None):
-            raise InvalidArgumentError(f"batch_size is {batch_size} and global_batch_size {global_batch_size}: give one "
-                                       "of the two")
+            raise InvalidArgumentError(f"batch_size is {batch_size} and global_batch_size {global_batch_size}: give "
+                                       "one of the two")
         self.size = global_batch_size if batch_size is None else batch_size * self.world_size
         self.batch_size = self.size // self.world_size  # of this rank, rounded down
         if self.size < self.world_size:
@@ -304,7 +304,8 @@ class StatefulDataLoader:
         for batch in self._loader:
             whole, pieces = self.order.pack(self.lengths, self.tokens, self.size)
             part = share(whole.size, self.rank, self.world_size)
-            self.order.advance_packed(whole, [each for each in pieces if each.sequence in part] if is_recorded() else ())
+            used = [each for each in pieces if each.sequence in part] if is_recorded() else ()
+            self.order.advance_packed(whole, used)
             yield batch
         if self.order.position.epoch == epoch:
             self.order.seek((epoch + 1, 0))
@@ -314,9 +315,10 @@ class StatefulDataLoader:
         for count, hashes, batch in self._loader:
             whole = self.order.batch(count)
             if count < self.world_size:
-                raise ConfigError(f"the last batch of the stream has {count} samples for {self.world_size} ranks: choose "
-                                  "last_batch='drop'")
-            self.order.advance(whole, share(count, self.rank, self.world_size) if is_recorded() else None, hashes=hashes)
+                raise ConfigError(f"the last batch of the stream has {count} samples for {self.world_size} ranks: "
+                                  "choose last_batch='drop'")
+            part = share(count, self.rank, self.world_size) if is_recorded() else None
+            self.order.advance(whole, part, hashes=hashes)
             yield batch
         self.order.end_epoch()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""data_accelerate_test.py ACCLAUNCH: a program of Accelerate with --data_order acc and --engine acc, that is saved in the
-middle of an epoch, continues with another number of ranks, and skips batches. Its record proves that each sample was used
-once; without the flag its order is that of Accelerate. Exits with 77 without Accelerate."""
+"""data_accelerate_test.py ACCLAUNCH: a program of Accelerate with --data_order acc and --engine acc, that is saved in
+the middle of an epoch, continues with another number of ranks, and skips batches. Its record proves that each sample
+was used once; without the flag its order is that of Accelerate. Exits with 77 without Accelerate."""
 
 import importlib.util
 import json
@@ -117,9 +117,9 @@ def main():
     acclaunch = sys.argv[1]
 
     def run(ranks, folder, part, *flags):
-        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *flags, __file__, folder, part], text=True,
-                              timeout=DEADLINE, env=os.environ | {"PYTHON_EXEC": sys.executable}, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)
+        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *flags, __file__, folder, part],
+                              text=True, timeout=DEADLINE, env=os.environ | {"PYTHON_EXEC": sys.executable},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         line = next(line for line in done.stdout.splitlines() if "FOUND" in line)
         return json.loads(line.split("FOUND", 1)[1]), done.stdout
@@ -132,9 +132,9 @@ def main():
         first, _ = run(2, folder, "first", *record, *ENGINE)
         file = pathlib.Path(folder, "state", "acc_data_order.json")
         positions = json.loads(file.read_text())["loaders"]
-        assert [(each["acc.data.loader0.epoch"], each["acc.data.loader0.offset"]) for each in positions[:1]] == [(1, 24)]
-        subprocess.run([acclaunch, "reshard", f"{folder}/state", f"{folder}/resharded", "--num_processes", "3"], check=True,
-                       capture_output=True)
+        assert (positions[0]["acc.data.loader0.epoch"], positions[0]["acc.data.loader0.offset"]) == (1, 24)
+        subprocess.run([acclaunch, "reshard", f"{folder}/state", f"{folder}/resharded", "--num_processes", "3"],
+                       check=True, capture_output=True)
         assert pathlib.Path(folder, "resharded", file.name).read_bytes() == file.read_bytes()
         rest, output = run(3, folder, "rest", *record, *ENGINE)
         assert "3 batches of 12 samples are not the position of the checkpoint, 24 samples" in output, output

@@ -280,7 +280,8 @@ def mistakes():
     refused(data.ConfigError, "expected an integer",
             lambda: loader.load_state_dict(loader.state_dict() | {"acc.data.offset": 1.5}))
     order = data.DataOrder(10)
-    refused(data.InvalidArgumentError, "were read for the batch", lambda: order.advance(order.batch(2), range(2), used=[0, 0]))
+    refused(data.InvalidArgumentError, "were read for the batch",
+            lambda: order.advance(order.batch(2), range(2), used=[0, 0]))
     assert order.position == (0, 0, 0)
 
 

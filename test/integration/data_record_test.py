@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""data_record_test.py ACCLAUNCH TRAIN_GPT PACKAGE: kills of workers, restarts, and another number of ranks, of train_gpt and of a
-small program in Python. `acclaunch data check` proves from the records that each sample was used once."""
+"""data_record_test.py ACCLAUNCH TRAIN_GPT PACKAGE: kills of workers, restarts, and another number of ranks, of train_gpt
+and of a small program in Python. `acclaunch data check` proves from the records that each sample was used once."""
 
 import json
 import os
@@ -61,7 +61,8 @@ def launch(*words, status=0):
 
 
 def check(*folders, status=0):
-    done = subprocess.run([ACCLAUNCH, "data", "check", *map(str, folders)], text=True, timeout=DEADLINE, capture_output=True)
+    done = subprocess.run([ACCLAUNCH, "data", "check", *map(str, folders)], text=True, timeout=DEADLINE,
+                          capture_output=True)
     assert done.returncode == status, f"status {done.returncode}, expected {status}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -132,8 +133,8 @@ def kills_of_train_gpt(folder):
     launch(*flags, "--num_processes", 2, *train, *saves, "--steps", 9)
     launch(*flags, "--num_processes", 3, *train, *saves, "--steps", 14)
     victim = subprocess.Popen(
-        [ACCLAUNCH, *map(str, flags), "--num_processes", "2", "--max_restarts", "1", "--restart_backoff", "0", "/bin/sh", "-c",
-         'echo begins as $$; exec "$@"', "sh", *map(str, [*train, *saves]), "--steps", "1000000"],
+        [ACCLAUNCH, *map(str, flags), "--num_processes", "2", "--max_restarts", "1", "--restart_backoff", "0",
+         "/bin/sh", "-c", 'echo begins as $$; exec "$@"', "sh", *map(str, [*train, *saves]), "--steps", "1000000"],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     pids, is_killed = [], False
     for line in victim.stdout:  # awaits steps, then kills a worker, and after steps of its restart the launcher
