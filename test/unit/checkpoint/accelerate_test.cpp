@@ -226,7 +226,7 @@ TEST_CASE("parameter groups have torch's keys and are read back") {
     CHECK(read.hyper_parameters.at("maximize") == 0.0);
     CHECK_FALSE(read.hyper_parameters.contains("foreach"));
   }
-  CHECK_THROWS_AS(accelerate::group_values("lamb", group), acc::Error);
+  CHECK_THROWS_AS(accelerate::group_values("lars", group), acc::Error);
 }
 
 TEST_CASE("full files of model and optimizer are read back") {

@@ -130,6 +130,7 @@ struct Shard {
       second[i] *= second[i];
       // A mean of squares that is above the square of a mean.
       first[i] = 10.0F + first[i] * first[i];
+      third[i] *= 0.5F;
     }
   }
   bool operator==(const Shard& other) const {
@@ -402,7 +403,7 @@ namespace {
 // A shard of a model with 16-bit weights.
 struct HalfShard {
   DType weight_dtype;
-  std::vector<std::uint16_t> weights, first, second;
+  std::vector<std::uint16_t> weights, first, second, third;
   std::vector<float> grads;
 
   HalfShard(DType dtype, std::size_t numel)
@@ -410,10 +411,15 @@ struct HalfShard {
         weights(numel),
         first(numel),
         second(numel),
+        third(numel),
         grads(random_values(numel, 1)) {
     auto squares = random_values(numel, 4);
-    for (float& value : squares) {
-      value *= value;
+    auto larger = random_values(numel, 3);  // a mean of squares that is above the square of a mean
+    auto means = random_values(numel, 5);
+    for (std::size_t i = 0; i < numel; ++i) {
+      squares[i] *= squares[i];
+      larger[i] = 10.0F + larger[i] * larger[i];
+      means[i] *= 0.5F;
     }
     // Includes subnormal and very large weights. No infinite ones, because they lead to NaNs, which
     // may lose their payload.
@@ -422,9 +428,9 @@ struct HalfShard {
       values[i] *= i % 2 == 0 ? 1e-6F : 10'000.0F;
     }
     kernels::cast(values.data(), DType::float32, weights.data(), dtype, numel);
-    kernels::cast(random_values(numel, 3).data(), DType::float32, first.data(), DType::bfloat16,
-                  numel);
+    kernels::cast(larger.data(), DType::float32, first.data(), DType::bfloat16, numel);
     kernels::cast(squares.data(), DType::float32, second.data(), DType::bfloat16, numel);
+    kernels::cast(means.data(), DType::float32, third.data(), DType::bfloat16, numel);
   }
   bool operator==(const HalfShard&) const = default;
 };
@@ -433,11 +439,13 @@ HalfShard half_updated_on(Device& device, HalfShard shard, bool stochastic, auto
   const OnDevice weights(device, shard.weights);
   const OnDevice first(device, shard.first);
   const OnDevice second(device, shard.second);
+  const OnDevice third(device, shard.third);
   const OnDevice grads(device, shard.grads);
   update(device, UpdateArrays{.weights = weights.data(),
                               .grads = grads.data(),
                               .first = first.data(),
                               .second = second.data(),
+                              .third = third.data(),
                               .rounded = nullptr,
                               .weight_dtype = shard.weight_dtype,
                               .moment_dtype = DType::bfloat16,
@@ -447,6 +455,7 @@ HalfShard half_updated_on(Device& device, HalfShard shard, bool stochastic, auto
   shard.weights = weights.values();
   shard.first = first.values();
   shard.second = second.values();
+  shard.third = third.values();
   return shard;
 }
 
@@ -460,14 +469,15 @@ TEST_CASE("updates of 16-bit weights give the CPU's bits, rounded to nearest and
       CAPTURE(to_string(dtype));
       CAPTURE(stochastic);
       const HalfShard before(dtype, static_cast<std::size_t>(numel));
-      const auto steps = [&](Device& device, const UpdateArrays& arrays) {
-        for (const auto& step : test::steps_of_all_rules(3)) {
+      for (const auto& step : test::steps_of_all_rules(3)) {
+        CAPTURE(test::rule_of(step));
+        const auto update = [&](Device& device, const UpdateArrays& arrays) {
           device.update(step, arrays, ranges, device.compute());
-        }
-      };
-      const HalfShard after = half_updated_on(gpu(), before, stochastic, steps);
-      CHECK((after == half_updated_on(cpu(), before, stochastic, steps)));
-      CHECK_FALSE((after == before));
+        };
+        const HalfShard after = half_updated_on(gpu(), before, stochastic, update);
+        CHECK((after == half_updated_on(cpu(), before, stochastic, update)));
+        CHECK_FALSE((after == before));
+      }
     }
   }
 }
