@@ -5,8 +5,10 @@
 #include "acc/base/text.hpp"
 #include "acc/settings/settings.hpp"
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace acc::optim {
