@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH PROGRAM... The programs are train_gpt, and
-train_torch, which has the same model. Each saves, and torch resumes from its folders, on one rank and sharded by FSDP 2;
-torch's FSDP 2 saves, and each resumes. The losses must equal those of an uninterrupted run. Exits with 77 without
-torch."""
+train_torch, which has the same model. Each saves, and torch resumes from its folders, on one rank and sharded by
+FSDP 2; torch's FSDP 2 saves, and each resumes. The losses must equal those of an uninterrupted run. Exits with 77
+without torch."""
 
 import json
 import os
@@ -109,7 +109,8 @@ def main(folder):
     for program in PROGRAMS:
         saved = folder / pathlib.Path(program).name
         full[f"{saved}_full"] = save_unbroken(program, pathlib.Path(f"{saved}_full"), "FULL_SHARD", 2)
-        hybrid[f"{saved}_hybrid"] = save_unbroken(program, pathlib.Path(f"{saved}_hybrid"), "HYBRID_SHARD", 4, *two_by_two)
+        hybrid[f"{saved}_hybrid"] = save_unbroken(program, pathlib.Path(f"{saved}_hybrid"), "HYBRID_SHARD", 4,
+                                                  *two_by_two)
     for ranks in (1, 3):
         for loaded, losses in zip(full, torch_train(folder, ranks, full)):
             expect_near(losses, full[loaded], f"torch on {ranks} ranks after {loaded}")

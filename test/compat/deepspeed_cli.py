@@ -48,7 +48,8 @@ def main(program):
         os.symlink(program, launcher)
         [text] = run(folder, [[launcher, "--num_gpus=2", "--master_port=0", "train.py"]])
         assert all(f"rank {r} of 2 has 3 on 0" in text for r in range(2)), text
-        flags = ["-H", "hosts", "--no_ssh", "--master_addr=127.0.0.1", "--master_port", str(reserved_port()), "--preload", "torch"]
+        flags = ["-H", "hosts", "--no_ssh", "--master_addr=127.0.0.1", "--master_port", str(reserved_port()),
+                 "--preload", "torch"]
         texts = run(folder, [[launcher, *flags, f"--node_rank={n}", "train.py"] for n in range(2)])
         assert "rank 0 of 3 has 6 on 0" in texts[0], texts
         assert all(f"rank {r} of 3 has 6 on 1" in texts[1] for r in (1, 2)), texts

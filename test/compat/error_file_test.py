@@ -50,7 +50,8 @@ def launch_real(words, folder, environment):
 
 
 def launch_ours(words, folder, environment):
-    command = [os.path.abspath(sys.argv[1]), "torchrun", "--preload", "torch.distributed.elastic.multiprocessing.errors"]
+    command = [os.path.abspath(sys.argv[1]), "torchrun", "--preload",
+               "torch.distributed.elastic.multiprocessing.errors"]
     return subprocess.run([*command, *words], cwd=folder, env=os.environ | environment, capture_output=True, text=True)
 
 

@@ -64,8 +64,10 @@ def late_of(job):
 def check_analyses(*folders):
     """torchfrtrace, which is imported once, finds the missing rank in each folder."""
     script = ("import sys; from torch.distributed.flight_recorder.fr_trace import main\n"
-              "for folder in sys.argv[1:]: main([folder, '--prefix', 'rank_']); print('end of a folder', file=sys.stderr)")
-    done = subprocess.run([sys.executable, "-c", script, *map(str, folders)], stdout=subprocess.PIPE,
+              "for folder in sys.argv[1:]:\n"
+              "    main([folder, '--prefix', 'rank_'])\n"
+              "    print('end of a folder', file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-u", "-c", script, *map(str, folders)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout
     *found, _ = done.stdout.split("end of a folder")

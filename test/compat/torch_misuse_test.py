@@ -669,12 +669,13 @@ def test_two_ranks(acclaunch, package):
 
     expect("differ", r"DisagreementError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d")
     expect("dies", "# the user's line")
-    expect("dies", r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of RuntimeError: mat1 and mat2")
+    expect("dies", r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of RuntimeError: mat1 and "
+           "mat2")
     for part, said in SAID.items():
         for rank, text in enumerate(said):
             expect(part, re.escape(f"[{rank}] {text}"))
-    expect("order", "InvalidArgumentError: the ranks used the units in different orders .* as number 1, rank 0 begins the "
-           "forward of unit '0', and rank 1 begins the forward of unit '1'")
+    expect("order", "InvalidArgumentError: the ranks used the units in different orders .* as number 1, rank 0 begins "
+           "the forward of unit '0', and rank 1 begins the forward of unit '1'")
     expect("hangs", "# the line that waits")
     expect("hangs", "AccTimeoutError: .*rank 1 did not")
     expect("class", "ConfigError: .*to_wrap names Block, .* the model has Linear")
