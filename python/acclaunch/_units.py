@@ -48,8 +48,13 @@ def map_tensors(function, value):
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (tuple, list)):
-        made = [map_tensors(function, each) for each in value]
-        if all(map(lambda new, old: new is old, made, value)):
+        made = None
+        for number, each in enumerate(value):
+            new = map_tensors(function, each)
+            if new is not each:
+                made = list(value) if made is None else made
+                made[number] = new
+        if made is None:
             return value
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if isinstance(value, (dict, collections.UserDict)):
@@ -68,10 +73,26 @@ def map_tensors(function, value):
     return made
 
 
-def tensors_in(*values):
-    found = []
-    map_tensors(lambda tensor: found.append(tensor) or tensor, values)
-    return found
+def tensors_in(value, found):
+    """Appends each tensor in which `map_tensors` would look to `found`."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            tensors_in(each, found)
+    elif isinstance(value, (dict, collections.UserDict)):
+        for each in value.values():
+            tensors_in(each, found)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for each in dataclasses.fields(value):
+            tensors_in(getattr(value, each.name, None), found)
+
+
+def any_requires_grad(tensors):
+    for each in tensors:
+        if each.requires_grad:
+            return True
+    return False
 
 
 def put(slots, parameter):
@@ -293,7 +314,10 @@ class Unit(Uncopied):
 
     def passes(self):
         """True if the unit is trained, but now no parameter of it requires a gradient."""
-        return bool(self.trained) and not any(each.working.requires_grad for each in self.trained)
+        for each in self.trained:
+            if each.working.requires_grad:
+                return False
+        return bool(self.trained)
 
     def wants_gradients(self):
         """False if the running backward computes no gradient of the unit's parameters. That of
@@ -335,15 +359,16 @@ class Unit(Uncopied):
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
         model.open_forwards += 1
-        tensors = tensors_in(arguments, keywords)
+        tensors = []
+        tensors_in(arguments, tensors)
+        tensors_in(keywords, tensors)
         model.check_inputs(self, tensors)
         self.follow_requires_grad()
         if inside and self.backwards:
             pass  # computed in its own backward, which has gathered the parameters
         else:
             needs_backward = torch.is_grad_enabled() and (
-                any(each.requires_grad for each in self.module_parameters)
-                or any(each.requires_grad for each in tensors))
+                any_requires_grad(self.module_parameters) or any_requires_grad(tensors))
             if needs_backward:
                 forward.use = Use(self, self.passes())
             forward.quiet = not needs_backward or forward.use.passes
@@ -363,21 +388,20 @@ class Unit(Uncopied):
             if not self.keeps_addresses:
                 forward.saves = True
                 model.memory.enter()
-        if self.casts_to is not None:
-            arguments, keywords = map_tensors(self.cast, (arguments, keywords))
-        if forward.use is not None and not self.is_root:
-            def ends_backward(tensor):
-                if tensor.requires_grad:
-                    # autograd runs the hook of a leaf before gradients that are ready as well.
-                    tensor = tensor.view_as(tensor) if tensor.is_leaf else tensor
-                    tensor.register_hook(forward.use.end_backward)
-                return tensor
+        ends = forward.use.end_backward if forward.use is not None and not self.is_root else None
 
-            arguments, keywords = map_tensors(ends_backward, (arguments, keywords))
+        def prepared(tensor):
+            if self.casts_to is not None and tensor.is_floating_point():
+                tensor = tensor.to(self.casts_to)
+            if ends is not None and tensor.requires_grad:
+                # autograd runs the hook of a leaf before gradients that are ready as well.
+                tensor = tensor.view_as(tensor) if tensor.is_leaf else tensor
+                tensor.register_hook(ends)
+            return tensor
+
+        if self.casts_to is not None or ends is not None and any_requires_grad(tensors):
+            arguments, keywords = map_tensors(prepared, (arguments, keywords))
         return arguments, keywords
-
-    def cast(self, tensor):
-        return tensor.to(self.casts_to) if tensor.is_floating_point() else tensor
 
     def after_forward(self, module, arguments, keywords, output):
         if not self.forwards:  # acc.gathered, or torch.compile gave up in before_forward
