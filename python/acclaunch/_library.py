@@ -318,6 +318,10 @@ _CALLS = {
     "acc_checkpoint_series_create": (_POINTER, _TEXT, c.POINTER(SeriesConfig), _POINTERS),
     "acc_checkpoint_series_newest": (_POINTER, c.c_void_p, _SIZE),
     "acc_checkpoint_series_save": (_POINTER, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE),
+    "acc_checkpoint_series_is_memory_due": (_POINTER, _POINTER, c.POINTER(c.c_int32)),
+    "acc_checkpoint_series_keep_in_memory": (_POINTER, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE,
+                                             c.POINTER(c.c_int32)),
+    "acc_checkpoint_series_resume": (_POINTER, _POINTER, _POINTER, _POINTERS, c.c_void_p, _SIZE),
     "acc_program_state_get": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
     "acc_program_state_get_of_rank": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
 }

@@ -297,3 +297,37 @@ class CheckpointSeries:
         values = _program_values(model, optimizer, state, of_rank)
         self._library.checkpoint_series_save(self._handle, model.handle, optimizer.handle, values,
                                              len(values))
+
+    def keep_in_memory(self, module, optimizer, state=None, of_rank=None):
+        """Copies the state to memory that outlives this process, if the number of steps is a multiple of the
+        setting memory_checkpoint_every and the launcher gives such memory. Called after each step. Returns
+        True if it has copied. A failure is a warning. All ranks call it."""
+        if not self._library.read("checkpoint_series_is_memory_due", c.c_int32, self._handle, optimizer.handle):
+            return False
+        model = model_of(module)
+        model.write_buffers()
+        values = _program_values(model, optimizer, state, of_rank)
+        kept = c.c_int32()
+        self._library.checkpoint_series_keep_in_memory(self._handle, model.handle, optimizer.handle, values,
+                                                       len(values), c.byref(kept))
+        return kept.value == 1
+
+    def resume(self, module, optimizer):
+        """Loads the newest state: that in memory which all ranks hold whole, if its step is not before that of
+        `newest()`; else that checkpoint. Returns the program's values, whose `source` is the path of the
+        checkpoint or "memory"; None if there is neither. Collective. Raises what Runtime.load raises."""
+        model = model_of(module)
+        model.check_not_gathered("series.resume")
+        model.write_buffers()
+        source, handle = c.create_string_buffer(4096), c.c_void_p()
+        try:
+            self._library.checkpoint_series_resume(self._handle, model.handle, optimizer.handle, c.byref(handle),
+                                                   source, len(source))
+        except NotFoundError:
+            return None
+        state = SavedState(handle)
+        state.source = os.fsdecode(source.value)
+        model.read_buffers()
+        _load_extra_states(model, state, state.source)
+        optimizer.load_state_of_rank(state)
+        return state

@@ -6,7 +6,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -173,6 +173,11 @@ def worker(folder):
     assert series.newest() == f"{folder}/series/checkpoint_1", series.newest()
     assert Ours(acc, runtime, True).load(series.newest()).get("step") == 1
     assert not os.path.exists(f"{folder}/series/checkpoint_0")
+    assert not series.keep_in_memory(ours.model, ours.optimizer)  # without memory_checkpoint_every
+    again = Ours(acc, runtime, True)
+    resumed = series.resume(again.model, again.optimizer)
+    assert (resumed.get("step"), resumed.source) == (1, series.newest())
+    assert acc.CheckpointSeries(runtime, f"{folder}/none").resume(again.model, again.optimizer) is None
     saved_beside(acc, runtime, ours, folder)
     print("trained", flush=True)
     leave()

@@ -372,6 +372,28 @@ static void expect_files(const Program* p, const char* parent) {
              : after.tensors == 0);
 }
 
+static void expect_save_beside(const Program* p, const char* parent) {
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%s/beside", parent);
+  int32_t flag = -1;
+  const acc_status saved =
+      acc_runtime_save_async(p->runtime, folder, p->model, p->optimizer, NULL, 0, 0, &flag);
+  if (saved == ACC_NOT_SUPPORTED) { /* FULL_STATE_DICT */
+    return;
+  }
+  EXPECT(saved == ACC_OK && flag == 1);
+  EXPECT_OK(acc_runtime_wait_save(p->runtime));
+  EXPECT_OK(acc_runtime_saving(p->runtime, &flag));
+  EXPECT(flag == 0);
+  EXPECT_OK(acc_runtime_save_async(p->runtime, folder, p->model, p->optimizer, NULL, 0, 1, &flag));
+  EXPECT(flag == 1);
+  EXPECT_OK(acc_runtime_load(p->runtime, folder, p->model, p->optimizer, NULL));
+  snprintf(folder, sizeof folder, "%s/beside/acc_checkpoint.json/x", parent);
+  EXPECT_OK(acc_runtime_save_async(p->runtime, folder, p->model, p->optimizer, NULL, 0, 0, NULL));
+  EXPECT(acc_runtime_wait_save(p->runtime) == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "acc_checkpoint.json") != NULL);
+}
+
 static void expect_series(const Program* p, const char* parent) {
   char folder[4096];
   char path[4096];
@@ -387,7 +409,16 @@ static void expect_series(const Program* p, const char* parent) {
   EXPECT(strstr(path, "series/checkpoint_") != NULL);
   EXPECT(acc_checkpoint_series_newest(series, path, 3) == ACC_INVALID_ARGUMENT);
   EXPECT_OK(acc_runtime_load(p->runtime, path, p->model, p->optimizer, NULL));
+  char from[4096];
+  int32_t due = 1;
+  EXPECT_OK(acc_checkpoint_series_is_memory_due(series, p->optimizer, &due));
+  EXPECT(due == 0); /* without memory_checkpoint_every */
+  EXPECT_OK(acc_checkpoint_series_keep_in_memory(series, p->model, p->optimizer, NULL, 0, &due));
+  EXPECT(due == 0);
+  EXPECT_OK(acc_checkpoint_series_resume(series, p->model, p->optimizer, NULL, from, sizeof from));
+  EXPECT(strcmp(from, path) == 0);
   acc_checkpoint_series_free(series);
+  expect_save_beside(p, parent);
 }
 
 int main(int argc, char** argv) {

@@ -9,7 +9,7 @@
 #include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/files/manifest.hpp"
 #include "acc/checkpoint/open/series_folder.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <unistd.h>
 

@@ -164,17 +164,19 @@ class Trainer {
     }
   }
 
-  /// Loads the checkpoint to resume from, if there is one. Returns the number of steps already
+  /// Loads the state to resume from, if there is one. Returns the number of steps already
   /// made.
   std::int64_t start() {
-    const std::optional<std::string> newest = series_ ? series_->newest() : std::nullopt;
-    const std::string from = newest.value_or(options_.resume);
-    if (from.empty()) {
+    auto resumed = series_ ? series_->resume(model_, optimizer_) : std::nullopt;
+    if (!resumed && !options_.resume.empty()) {
+      resumed = {runtime_.load(options_.resume, model_, optimizer_), options_.resume};
+    }
+    if (!resumed) {
       return 0;
     }
-    const acc::SavedState state = runtime_.load(from, model_, optimizer_);
-    const std::int64_t step = step_of(state, optimizer_);
-    if (order_ && !order_->load(state.program) && runtime_.rank() == 0) {
+    const std::string& from = resumed->from;
+    const std::int64_t step = step_of(resumed->state, optimizer_);
+    if (order_ && !order_->load(resumed->state.program) && runtime_.rank() == 0) {
       std::printf("%s has no position in the data: the first epoch begins\n", from.c_str());
     }
     if (runtime_.rank() == 0) {
@@ -219,6 +221,9 @@ class Trainer {
         report(issued);
       } else {
         previous = std::move(issued);
+      }
+      if (series_ && !last) {
+        series_->keep_in_memory(model_, optimizer_, saved_state(done, order_));
       }
       if (saves) {
         series_->save(model_, optimizer_, saved_state(done, order_));

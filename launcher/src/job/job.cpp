@@ -20,12 +20,16 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <system_error>
 #include <utility>
 
 namespace acc::launcher::job {
@@ -371,7 +375,32 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() {
     spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;
   }
+  give_snapshot_memory(specs);
   return specs;
+}
+
+/// Gives each worker a file in memory for its last snapshots, which the next worker with its place
+/// gets too (memory_checkpoint_every). A worker opens it by its path in this process, so that no
+/// descriptor, which would keep the memory, is passed on to what the worker starts.
+void Job::give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    settings::Environment& environment = specs[i].environment;
+    const auto wanted = environment.find("ACC_MEMORY_CHECKPOINT_EVERY");
+    if (wanted == environment.end() || wanted->second == "0") {
+      return;
+    }
+    if (snapshot_memories_.size() <= i) {
+      UniqueFd memory(::memfd_create("acclaunch-snapshots", MFD_CLOEXEC));
+      if (!memory) {
+        say(fmt::format("no snapshots in memory: memfd_create failed: {}",
+                        std::generic_category().message(errno)));
+        return;
+      }
+      snapshot_memories_.push_back(std::move(memory));
+    }
+    environment[settings::kSnapshotMemoryVariable] =
+        fmt::format("/proc/{}/fd/{}", ::getpid(), snapshot_memories_[i].get());
+  }
 }
 
 /// Shows the output of a restarted worker whose log file can no longer be written: a disk that is

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/log.hpp"
+#include "acc/base/unique_fd.hpp"
 #include "job/control.hpp"
 #include "job/job_table.hpp"
 #include "job/log_folder.hpp"
@@ -138,6 +139,7 @@ class Job {
   void monitor_workers(std::vector<supervision::WorkerSpec>& specs);
   void show_report(const report::JobReport& report, const rendezvous::RoundResult& round_result);
   std::vector<supervision::WorkerSpec> worker_specs();
+  void give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs);
   report::JobReport report_of(const rendezvous::RoundResult& round_result);
   void publish(report::JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
@@ -167,6 +169,7 @@ class Job {
   LogFolder logs_;
   bool has_run_ = false;                                ///< an attempt has ended
   std::optional<supervision::ForkServer> fork_server_;  ///< set if the plan has modules to preload
+  std::vector<UniqueFd> snapshot_memories_;  ///< by worker of this machine; empty: none are wanted
   std::unique_ptr<Rounds> rounds_;
   std::optional<rendezvous::Round> round_;  ///< the current or last round
   std::optional<Attempt> attempt_;          ///< the current or last attempt

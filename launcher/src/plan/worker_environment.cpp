@@ -177,7 +177,8 @@ settings::Environment environment_without_rank(const LaunchPlan& plan,
   // The flight record, the descriptor and the secret of an outer acclaunch are for its workers
   // only.
   for (const char* of_outer_acclaunch :
-       {flight::kRecordVariable, kReportVariable, settings::kJobSecretVariable}) {
+       {flight::kRecordVariable, kReportVariable, settings::kJobSecretVariable,
+        settings::kSnapshotMemoryVariable}) {
     result.erase(of_outer_acclaunch);
   }
   result.erase(kLocalWorldSizesVariable);

@@ -160,6 +160,26 @@ ACC_API acc_status acc_checkpoint_series_save(acc_checkpoint_series* series, con
                                               const acc_optimizer* optimizer,
                                               const acc_program_value* values,
                                               size_t count) ACC_NOEXCEPT;
+/* Receives 1 if acc_checkpoint_series_keep_in_memory would copy, else 0. Not collective. */
+ACC_API acc_status acc_checkpoint_series_is_memory_due(const acc_checkpoint_series* series,
+                                                       const acc_optimizer* optimizer,
+                                                       int32_t* due) ACC_NOEXCEPT;
+/* Copies the state to memory that outlives this process, if the number of steps is a multiple of
+ * the setting memory_checkpoint_every and the launcher gives such memory. Called after each step.
+ * kept: receives 1 if it has copied, else 0; may be NULL. A failure is a warning. Not collective.
+ */
+ACC_API acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
+                                                        const acc_model* model,
+                                                        const acc_optimizer* optimizer,
+                                                        const acc_program_value* values,
+                                                        size_t count, int32_t* kept) ACC_NOEXCEPT;
+/* Loads the newest state: that in memory which all ranks hold whole, if its step is not before that
+ * of the newest checkpoint; else that checkpoint. from: receives the path of the checkpoint, or
+ * "memory"; [capacity] with the final NUL, or NULL. state: may be NULL; else the caller frees
+ * *state. Returns ACC_NOT_FOUND if there is neither. */
+ACC_API acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, acc_model* model,
+                                                acc_optimizer* optimizer, acc_program_state** state,
+                                                char* from, size_t capacity) ACC_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -3,12 +3,15 @@
 
 #include "acc/base/log.hpp"
 #include "acc/base/object_store.hpp"
+#include "acc/checkpoint/files/input_path.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
 #include "acc/checkpoint/open/series_folder.hpp"
 #include "api/runtime_state.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <filesystem>
@@ -30,11 +33,15 @@ std::int64_t number_of(const fs::path& path) {
   return std::stoll(path.filename().string().substr(std::string_view(kPrefix).size()));
 }
 
+std::string absolute(const std::string& folder) {
+  const fs::path path = is_object(folder) ? fs::path(folder) : fs::absolute(folder);
+  return (path / "").lexically_normal().string();
+}
+
 /// The job's record of a folder. Kept in the runtime, because several CheckpointSeries objects of
 /// one job may use the same folder.
 detail::KnownSeries& known(detail::RuntimeState& state, const std::string& folder) {
-  const fs::path path = is_object(folder) ? fs::path(folder) : fs::absolute(folder);
-  return state.series[(path / "").lexically_normal().string()];
+  return state.series[absolute(folder)];
 }
 
 /// Returns the number of the next checkpoint. Throws Error(config) if a checkpoint has appeared
@@ -151,6 +158,122 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
     }
   }
   return path;
+}
+
+bool CheckpointSeries::is_memory_due(const Optimizer& optimizer) const {
+  const detail::RuntimeState& state = *runtime_.state_;
+  const std::int64_t every = state.settings.sharding.memory_checkpoint_every;
+  return state.snapshots != nullptr && every != 0 && optimizer.steps() % every == 0;
+}
+
+bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optimizer,
+                                      const SavedState& saved) const {
+  if (!is_memory_due(optimizer)) {
+    return false;
+  }
+  detail::RuntimeState& state = *runtime_.state_;
+  const trace::Scope traced(state.tracer.get(), "checkpoint", "checkpoint", "snapshot in memory");
+  const auto parts = detail::RuntimeState::parts_of(std::vector<Trained>{{model, optimizer}});
+  try {
+    state.snapshots->keep(parts, saved, absolute(folder_));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Errc::out_of_memory && error.code() != Errc::config) {
+      throw;
+    }
+    logger(Component::runtime).warn("no snapshot of step {}: {}", optimizer.steps(), error.what());
+    return false;
+  }
+}
+
+namespace {
+
+/// The newest step that all ranks have in memory; nothing, and a reason, if there is none. own: the
+/// steps of this rank.
+struct Agreed {
+  std::optional<std::int64_t> step;
+  std::string reason;
+};
+Agreed agreed_step(Runtime& runtime, const std::array<std::optional<std::int64_t>, 2>& own) {
+  constexpr double kNone = -1.0;
+  const auto number = [](const auto& step) { return step ? static_cast<double>(*step) : kNone; };
+  const std::vector<double> all =
+      runtime.all_gather(std::array<double, 2>{number(own[0]), number(own[1])});
+  const auto has = [&](int rank, double step) {
+    const auto at = static_cast<std::size_t>(rank) * 2;
+    return all[at] == step || all[at + 1] == step;
+  };
+  std::vector<int> without;
+  for (int rank = 0; rank < runtime.world_size(); ++rank) {
+    const auto at = static_cast<std::size_t>(rank) * 2;
+    if (all[at] == kNone && all[at + 1] == kNone) {
+      without.push_back(rank);
+    }
+  }
+  if (!without.empty()) {
+    const std::string ranks = without.size() > 8 ? fmt::format("{} ranks", without.size())
+                                                 : fmt::format("rank {}", fmt::join(without, ", "));
+    return {.step = {}, .reason = ranks + " without a whole snapshot in memory"};
+  }
+  Agreed agreed{.step = {}, .reason = "the ranks have snapshots of different steps in memory"};
+  for (const double step : {all[0], all[1]}) {
+    bool everywhere = step != kNone;
+    for (int rank = 0; everywhere && rank < runtime.world_size(); ++rank) {
+      everywhere = has(rank, step);
+    }
+    if (everywhere) {
+      agreed.step = std::max(agreed.step.value_or(0), static_cast<std::int64_t>(step));
+    }
+  }
+  return agreed;
+}
+
+}  // namespace
+
+std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
+                                                                  Optimizer& optimizer) const {
+  const std::optional<std::string> path = newest();
+  detail::RuntimeState& state = *runtime_.state_;
+  const auto load = [&] { return Resumed{runtime_.load(*path, model, optimizer), *path}; };
+  if (state.settings.sharding.memory_checkpoint_every == 0) {
+    return path ? std::optional(load()) : std::nullopt;
+  }
+  const auto parts = detail::RuntimeState::parts_of(std::vector<Trained>{{model, optimizer}});
+  std::array<std::optional<std::int64_t>, 2> own;
+  if (state.snapshots != nullptr) {
+    try {
+      own = state.snapshots->steps(parts, absolute(folder_));
+    } catch (const Error& error) {
+      logger(Component::runtime).warn("snapshots in memory are not used: {}", error.what());
+    }
+  }
+  const Agreed agreed = agreed_step(runtime_, own);
+  const double on_disk = by_rank_zero(runtime_, folder_, [&] {
+    const auto manifest =
+        path ? checkpoint::read_manifest(checkpoint::InputPath(*path)) : std::nullopt;
+    return manifest ? static_cast<double>(manifest->step) : -1.0;
+  });
+  const std::string disk = !path           ? std::string("nothing on disk")
+                           : on_disk < 0.0 ? *path + " on disk"
+                                           : fmt::format("step {} on disk, {}",
+                                                         static_cast<std::int64_t>(on_disk), *path);
+  const bool from_memory = agreed.step && static_cast<double>(*agreed.step) >= on_disk;
+  if (runtime_.rank() == 0 && (agreed.step || state.settings.identity.restart_count > 0)) {
+    notice(Component::runtime, LogLevel::info, "acclaunch: ",
+           from_memory ? fmt::format("resuming from step {} in memory ({})", *agreed.step, disk)
+           : !path     ? fmt::format("starting anew: {}, {}", disk, agreed.reason)
+           : agreed.step
+               ? fmt::format("resuming from {} (step {} in memory is older)", disk, *agreed.step)
+               : fmt::format("resuming from {} ({})", disk, agreed.reason));
+  }
+  if (!from_memory) {
+    return path ? std::optional(load()) : std::nullopt;
+  }
+  return Resumed{
+      sharding::guarded(
+          state.groups,
+          [&] { return state.snapshots->restore(parts, *agreed.step, absolute(folder_)); }),
+      "memory"};
 }
 
 std::string CheckpointSeries::path_of(std::int64_t number) const {

@@ -137,6 +137,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   save_id = agree_on_number(identity, settings.collective_timeout, store.get());
   groups = sharding::make_groups(settings, store.get(), compute);
   auto recorder = std::make_shared<flight::Recorder>(settings.flight_record, identity.rank);
+  open_snapshots();
   if (!settings.trace.empty()) {
     tracer =
         std::make_shared<trace::Tracer>(settings.trace, identity.rank, compute.device, recorder);
@@ -145,6 +146,18 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   // Device::set_timeline.
   const bool on_host = compute.device->kind() == settings::Device::cpu;
   groups.record(std::move(recorder), tracer && on_host ? compute.device : nullptr);
+}
+
+/// Memory that cannot be opened (by a worker in a container of its own) costs only the snapshots.
+void RuntimeState::open_snapshots() {
+  if (settings.snapshot_memory.empty() || settings.sharding.memory_checkpoint_every == 0) {
+    return;
+  }
+  try {
+    snapshots = std::make_unique<state_dict::SnapshotMemory>(settings.snapshot_memory);
+  } catch (const Error& error) {
+    logger(Component::runtime).warn("no snapshots in memory: {}", error.what());
+  }
 }
 
 /// A path that cannot be written is an error, which ends the job at its start. A disk that is full

@@ -8,6 +8,7 @@
 #include "sharding/groups.hpp"
 #include "sharding/late_doubles.hpp"
 #include "state_dict/model_files.hpp"
+#include "state_dict/snapshot_memory.hpp"
 #include "trace/tracer.hpp"
 
 #include <cstdint>
@@ -65,6 +66,8 @@ class RuntimeState {
   /// Number of the next save, part of its temporary names: the same on all ranks, and different
   /// from those of earlier saves and, being random at first, of other jobs.
   std::uint32_t save_id = 0;
+  /// Memory for snapshots that outlives this process; null: none.
+  std::unique_ptr<state_dict::SnapshotMemory> snapshots;
   std::map<std::string, KnownSeries> series;  ///< on rank 0, by absolute path of the folder
 
   /// Implements `Runtime::save`. existing: what to do if the directory exists.
@@ -90,6 +93,7 @@ class RuntimeState {
   std::optional<std::uint32_t> last_background_;   ///< number of the save that it was last
   std::optional<std::string> background_failure_;  ///< not reported yet
   void create_trace(int restart_count) const;
+  void open_snapshots();
 };
 
 /// Throws Error(not_supported) if saves beside the training are not possible with these settings.

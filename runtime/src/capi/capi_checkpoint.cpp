@@ -88,6 +88,16 @@ void give_state(acc_program_state** to, acc::SavedState state) {
   }
 }
 
+// Copies a text with its final NUL.
+void give_text(char* to, std::size_t capacity, const std::string& text) {
+  if (text.size() >= capacity) {
+    throw Error(Errc::invalid_argument, "capacity is " + std::to_string(capacity) +
+                                            ", expected at least " +
+                                            std::to_string(text.size() + 1));
+  }
+  std::memcpy(to, text.c_str(), text.size() + 1);
+}
+
 // Calls the program's function. The name is copied, because a string_view has no final NUL.
 void give_tensor(const acc::FullTensor& tensor, acc_visit_function visit, void* context) {
   const std::string name(tensor.name);
@@ -237,12 +247,7 @@ acc_status acc_checkpoint_series_newest(const acc_checkpoint_series* series, cha
     if (!newest) {
       throw Error(Errc::not_found, "the series has no complete checkpoint");
     }
-    if (newest->size() >= capacity) {
-      throw Error(Errc::invalid_argument, "capacity is " + std::to_string(capacity) +
-                                              ", expected at least " +
-                                              std::to_string(newest->size() + 1));
-    }
-    std::memcpy(&required(path, "path"), newest->c_str(), newest->size() + 1);
+    give_text(&required(path, "path"), capacity, *newest);
   });
 }
 
@@ -254,5 +259,48 @@ acc_status acc_checkpoint_series_save(acc_checkpoint_series* series, const acc_m
                           .value.save(required(model, "model").value,
                                       required(optimizer, "optimizer").value,
                                       state_of(values, count)));
+  });
+}
+
+acc_status acc_checkpoint_series_is_memory_due(const acc_checkpoint_series* series,
+                                               const acc_optimizer* optimizer,
+                                               int32_t* due) noexcept {
+  return guarded([&] {
+    required(due, "due") =
+        required(series, "series").value.is_memory_due(required(optimizer, "optimizer").value) ? 1
+                                                                                               : 0;
+  });
+}
+
+acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
+                                                const acc_model* model,
+                                                const acc_optimizer* optimizer,
+                                                const acc_program_value* values, size_t count,
+                                                int32_t* kept) noexcept {
+  return guarded([&] {
+    const bool done =
+        required(series, "series")
+            .value.keep_in_memory(required(model, "model").value,
+                                  required(optimizer, "optimizer").value, state_of(values, count));
+    if (kept != nullptr) {
+      *kept = done ? 1 : 0;
+    }
+  });
+}
+
+acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, acc_model* model,
+                                        acc_optimizer* optimizer, acc_program_state** state,
+                                        char* from, size_t capacity) noexcept {
+  return guarded([&] {
+    auto resumed =
+        required(series, "series")
+            .value.resume(required(model, "model").value, required(optimizer, "optimizer").value);
+    if (!resumed) {
+      throw Error(Errc::not_found, "the series has no complete checkpoint, also not in memory");
+    }
+    if (from != nullptr) {
+      give_text(from, capacity, resumed->from);
+    }
+    give_state(state, std::move(resumed->state));
   });
 }

@@ -120,15 +120,6 @@ SavedState load_own_values(std::span<const Part> parts, const InputPath& folder,
   return state;
 }
 
-/// Updates what depends on the master weights: the rounded copy and the copies that other ranks
-/// see.
-void renew_weights(detail::ModelState& model) {
-  for (sharding::FlatParameter* flat : model.flats()) {
-    flat->round_master();
-    flat->publish();
-  }
-}
-
 }  // namespace
 
 SavedState load(std::span<const Part> parts, const std::string& directory) {

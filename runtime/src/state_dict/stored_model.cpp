@@ -173,4 +173,11 @@ void await_readers(detail::ModelState& model) {
   model.context().await_compute();
 }
 
+void renew_weights(detail::ModelState& model) {
+  for (sharding::FlatParameter* flat : model.flats()) {
+    flat->round_master();
+    flat->publish();
+  }
+}
+
 }  // namespace acc::state_dict

@@ -71,5 +71,8 @@ void prove_unchanged(Attempt& attempt, const sharding::Groups& groups, const Inp
 /// still be running, and a GPU may still read host memory. Peers may read this rank's memory until
 /// a barrier that the caller adds.
 void await_readers(detail::ModelState& model);
+/// Updates what depends on the master weights, after they have changed: the rounded copy and the
+/// copies that other ranks see. Collective.
+void renew_weights(detail::ModelState& model);
 
 }  // namespace acc::state_dict

@@ -3,7 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "archive/zip_format.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

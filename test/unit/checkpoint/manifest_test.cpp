@@ -2,7 +2,7 @@
 #include "acc/checkpoint/files/manifest.hpp"
 
 #include "acc/base/error.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

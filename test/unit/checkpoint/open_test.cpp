@@ -5,7 +5,7 @@
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "support/errors.hpp"
 #include "support/safetensors_file.hpp"
 #include "support/temporary_folder.hpp"

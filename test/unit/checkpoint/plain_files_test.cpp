@@ -2,7 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 

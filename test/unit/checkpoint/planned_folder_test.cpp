@@ -6,7 +6,7 @@
 #include "acc/checkpoint/dcp/plan_json.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "dcp/planned_pieces.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "random_table.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"

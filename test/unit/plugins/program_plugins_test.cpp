@@ -37,6 +37,7 @@ FullyShardedDataParallelPlugin full_fsdp() {
   plugin.stochastic_rounding = true;
   plugin.deterministic = true;
   plugin.save_async = true;
+  plugin.memory_checkpoint_every = 9;
   plugin.gradient_accumulation_steps = 3;
   plugin.gradient_clipping = 0.5;
   plugin.fsdp_version = 2;
@@ -117,6 +118,8 @@ TEST_CASE("each plugin field round-trips through its setting") {
   read.deterministic = std::nullopt;
   CHECK(read.save_async == false);
   read.save_async = std::nullopt;
+  CHECK(read.memory_checkpoint_every == 0);
+  read.memory_checkpoint_every = std::nullopt;
   CHECK(read == deepspeed);
 }
 

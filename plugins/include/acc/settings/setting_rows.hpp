@@ -245,6 +245,13 @@ return std::array{
                        "copied to host memory",
                .plugin = field<&TrainingFields::save_async>(),
                .engine = member<&ShardingSettings::save_async>("asynchronous saves")},
+    SettingRow{.section = training, .key = "memory_checkpoint_every", .flag = Flag::value,
+               .type = Type::count, .fallback = "0", .unit = "steps",
+               .help = "steps between two copies of the state in memory that outlives the workers, "
+                       "from which restarted workers resume; 0: none",
+               .plugin = field<&TrainingFields::memory_checkpoint_every>(),
+               .engine = member<&ShardingSettings::memory_checkpoint_every>(
+                   "steps between snapshots in memory")},
 
     SettingRow{.section = fsdp, .key = "fsdp_version", .flag = Flag::value, .type = Type::integer,
                .fallback = "1", .allowed = "1..2", .environment = "FSDP_VERSION",

@@ -91,6 +91,8 @@ struct ShardingSettings {
   StateDictType state_dict_type = StateDictType::sharded;
   bool save_16bit_model = false;
   bool save_async = false;  ///< CheckpointSeries saves beside the training
+  /// Steps between two snapshots in memory (CheckpointSeries::keep_in_memory); 0: none.
+  std::int64_t memory_checkpoint_every = 0;
 
   // DeepSpeed's counts of elements. The defaults give FSDP's behaviour.
   /// Largest number of elements per gradient reduction; 0: one unit at a time.
@@ -194,6 +196,9 @@ struct RuntimeSettings {
   /// ACC_FLIGHT_RECORD: file in which this worker records its last collectives for the launcher
   /// (acc/base/flight_record.hpp); empty: none.
   std::string flight_record;
+  /// ACC_SNAPSHOT_MEMORY: path of this rank's memory for snapshots, a file in memory that the
+  /// launcher holds; empty: none.
+  std::string snapshot_memory;
   /// What this process records for `acclaunch compare` (docs/formats/recording.md).
   struct Recording {
     std::string folder;  ///< ACC_RECORD; empty: nothing

@@ -2,7 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/archive/archive.hpp"
 #include "archive/zip_format.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 #include "catalog/piece_reader.hpp"
 
 #include "acc/base/error.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <fmt/format.h>
 

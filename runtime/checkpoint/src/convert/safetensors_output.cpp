@@ -6,7 +6,7 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -2,7 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <fstream>
 #include <span>

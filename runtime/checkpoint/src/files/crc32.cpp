@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <isa-l/crc.h>
 #include <zlib.h>

@@ -2,7 +2,7 @@
 #include "acc/checkpoint/files/input_file.hpp"
 
 #include "acc/base/atomic_file.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "files/object_reader.hpp"
 
 #include <unistd.h>

@@ -2,7 +2,7 @@
 #include "torch/scalar.hpp"
 
 #include "acc/base/error.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 
 #include <array>
 #include <bit>

@@ -2,7 +2,7 @@
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include "acc/checkpoint/files/errors.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "pickle/reader.hpp"
 #include "torch/tensor_value.hpp"
 

@@ -33,6 +33,25 @@ class ACC_API CheckpointSeries {
   /// then exists when the save is complete, and oldest ones are removed then.
   std::string save(const Model& model, const Optimizer& optimizer, const SavedState& state) const;
 
+  /// True if the number of steps is a multiple of the setting memory_checkpoint_every and the
+  /// launcher gives memory for it. Not collective.
+  [[nodiscard]] bool is_memory_due(const Optimizer& optimizer) const;
+  /// Copies the state to memory that outlives this process, if `is_memory_due`. Called after each
+  /// step. Returns true if it has copied. A failure is a warning, and no reason to stop. Not
+  /// collective.
+  bool keep_in_memory(const Model& model, const Optimizer& optimizer,
+                      const SavedState& state) const;
+
+  /// What `resume` has loaded.
+  struct Resumed {
+    SavedState state;
+    std::string from;  ///< path of the checkpoint, or "memory"
+  };
+  /// Loads the newest state: that in memory which all ranks hold whole, if its step is not before
+  /// that of `newest`; else `newest`. Empty if there is neither. Rank 0 logs which and why.
+  /// Collective. Throws what `Runtime::load` throws.
+  [[nodiscard]] std::optional<Resumed> resume(Model& model, Optimizer& optimizer) const;
+
  private:
   [[nodiscard]] std::string path_of(std::int64_t number) const;
 

@@ -5,7 +5,7 @@
 #include "acc/checkpoint/convert/parallel.hpp"
 #include "convert/output_set.hpp"
 #include "convert/tiles.hpp"
-#include "files/crc32.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 

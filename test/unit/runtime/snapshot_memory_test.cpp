@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/base/unique_fd.hpp"
+#include "acc/runtime.hpp"
+#include "acc/runtime/checkpoint_series.hpp"
+#include "support/module_net.hpp"
+#include "support/run_ranks.hpp"
+#include "support/saved_step.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+// Snapshots in memory that outlives a rank, and what a series resumes from.
+namespace {
+
+using acc::settings::StateDictType;
+using acc::settings::Strategy;
+using acc::test::Job;
+using acc::test::ModuleNet;
+using acc::test::TemporaryFolder;
+using acc::test::Weights;
+
+/// The memory that a launcher holds for the ranks of a job.
+class Memories {
+ public:
+  explicit Memories(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      files_.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
+    }
+  }
+  [[nodiscard]] std::string path(int rank) const {
+    return fmt::format("/proc/self/fd/{}", files_.at(static_cast<std::size_t>(rank)).get());
+  }
+  /// Forgets what a rank had, as a machine that replaces a lost one.
+  void clear(int rank) const {
+    REQUIRE(::ftruncate(files_.at(static_cast<std::size_t>(rank)).get(), 0) == 0);
+  }
+  /// Changes a byte of one of the rank's two snapshots; the first is in half 0.
+  void damage(int rank, int half) const {
+    const int file = files_.at(static_cast<std::size_t>(rank)).get();
+    const off_t at = (static_cast<off_t>(half) << 42) + 4096 + 700;
+    char byte = 0;
+    REQUIRE(::pread(file, &byte, 1, at) == 1);
+    byte = static_cast<char>(byte ^ 1);
+    REQUIRE(::pwrite(file, &byte, 1, at) == 1);
+  }
+
+ private:
+  std::vector<acc::UniqueFd> files_;
+};
+
+Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0) {
+  Job job = acc::test::job_of(strategy, ranks);
+  job.sharding.shard_size = shard_size;
+  job.sharding.memory_checkpoint_every = 2;
+  return job;
+}
+
+/// One attempt of a run: resumes, trains until step `until`, and returns the weights. The step on
+/// disk is 3.
+struct Attempt {
+  std::string from;        ///< of rank 0
+  std::int64_t began = 0;  ///< step after which it began
+  std::string value;       ///< of each rank, as restored
+  Weights weights;
+};
+Attempt attempt(const Job& job, const std::string& folder, const Memories& memories, int until) {
+  Attempt result;
+  acc::test::run_ranks(job, [&](auto settings, auto store) {
+    const int rank = settings.identity.rank;
+    settings.snapshot_memory = memories.path(rank);
+    settings.identity.restart_count = 1;
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(1);
+    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}},
+                          {"block", "Block", 0, {{"weight", 140}, {"bias", 17}}}});
+    auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    const acc::CheckpointSeries series(runtime, folder, {});
+    const auto resumed = series.resume(model, optimizer);
+    if (resumed) {
+      CHECK(acc::test::step_of(resumed->state) == optimizer.steps());
+      CHECK(resumed->state.of_rank.at("rank") == acc::ProgramValue(std::int64_t{rank}));
+    }
+    if (rank == 0) {
+      result.from = resumed ? resumed->from : "";
+      result.began = optimizer.steps();
+    }
+    while (optimizer.steps() < until) {
+      net.micro_step(acc::test::usual_gradient(rank, 0));
+      optimizer.step();
+      acc::SavedState state = acc::test::at_step(optimizer.steps());
+      state.of_rank["rank"] = std::int64_t{rank};
+      CHECK(series.keep_in_memory(model, optimizer, state) == (optimizer.steps() % 2 == 0));
+      if (optimizer.steps() == 3) {
+        series.save(model, optimizer, state);
+      }
+    }
+    const Weights weights = net.read();
+    if (rank == 0) {
+      result.weights = weights;
+    }
+    runtime.barrier();
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a series resumes from the newest step that all ranks hold in memory") {
+  for (const Job& job :
+       {job_with_memory(1, Strategy::no_shard), job_with_memory(2, Strategy::full_shard),
+        job_with_memory(2, Strategy::no_shard), job_with_memory(4, Strategy::hybrid_shard, 2)}) {
+    CAPTURE(job.world_size);
+    const int last = job.world_size - 1;
+    struct Case {
+      const char* what;
+      std::function<void(const Memories& memories)> happens;
+      std::int64_t resumes_at;
+      bool from_memory;
+    };
+    for (const Case& each : {
+             Case{"restarted", [](const auto&) {}, 4, true},
+             Case{"a byte of the newest is damaged on one rank",
+                  [&](const auto& memories) { memories.damage(last, 1); }, 3, false},
+             Case{"a byte of the older is damaged",
+                  [&](const auto& memories) { memories.damage(last, 0); }, 4, true},
+             Case{"one rank is new", [&](const auto& memories) { memories.clear(last); }, 3, false},
+         }) {
+      CAPTURE(each.what);
+      const TemporaryFolder folder;
+      const std::string path = folder.path().string();
+      const Memories memories(job.world_size);
+      const Attempt first = attempt(job, path, memories, 5);
+      CHECK(first.from.empty());
+      each.happens(memories);
+      const Attempt second = attempt(job, path, memories, 7);
+      CHECK(second.began == each.resumes_at);
+      CHECK(second.from == (each.from_memory ? "memory" : path + "/checkpoint_0"));
+      const TemporaryFolder other;
+      const Memories unused(job.world_size);
+      CHECK(second.weights == attempt(job, other.path().string(), unused, 7).weights);  // bitwise
+    }
+  }
+}
+
+TEST_CASE("a snapshot in memory of another layout, series or number of ranks is not used") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const Memories memories(4);
+  const Job job = job_with_memory(4, Strategy::full_shard);
+  attempt(job, path, memories, 5);
+  CHECK(attempt(job, path + "/other", memories, 1).from.empty());
+  const Attempt fewer = attempt(job_with_memory(2, Strategy::full_shard), path, memories, 3);
+  CHECK(fewer.from == path + "/checkpoint_0");
+  CHECK(fewer.began == 3);
+  // The snapshots of ranks 0 and 1 were not overwritten in these runs, which kept none.
+  CHECK(attempt(job, path, memories, 5).began == 4);
+}
+
+TEST_CASE("memory that cannot be opened costs only the snapshots") {
+  const TemporaryFolder folder;
+  acc::test::run_ranks(job_with_memory(2, Strategy::full_shard), [&](auto settings, auto store) {
+    settings.snapshot_memory = "/nonexistent/memory";
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(1);
+    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}}});
+    auto optimizer = model.optimizer(acc::AdamW{});
+    const acc::CheckpointSeries series(runtime, folder.path().string(), {});
+    CHECK(!series.resume(model, optimizer));
+    net.micro_step(acc::test::usual_gradient(0, 0));
+    optimizer.step();
+    CHECK(!series.keep_in_memory(model, optimizer, {}));
+    runtime.barrier();
+  });
+}
