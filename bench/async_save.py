@@ -166,7 +166,8 @@ def worker(impl, folder, width, layers):
     if side.rank == 0:
         middle = statistics.median(found["step"])
         during = [sum(times) / len(times) for times in found["beside"] if times]
-        print(json.dumps({"impl": impl, "step_s": round(middle, 4), "save_s": round(statistics.median(found["save"]), 4),
+        print(json.dumps({"impl": impl, "step_s": round(middle, 4),
+                          "save_s": round(statistics.median(found["save"]), 4),
                           "stall_s": round(statistics.median(found["stall"]), 4),
                           "complete_s": round(statistics.median(found["complete"]), 4),
                           "steps_beside": round(statistics.median(len(times) for times in found["beside"]), 1),

@@ -5,8 +5,8 @@
 //   torch_file_copy --write OUT  writes tensors of every dtype
 
 #include "acc/base/error.hpp"
-#include "acc/checkpoint/torch/torch_file.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -6,10 +6,10 @@
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
 #include "acc/checkpoint/files/atomic_folder.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/files/manifest.hpp"
 #include "acc/checkpoint/open/series_folder.hpp"
-#include "acc/checkpoint/files/crc32.hpp"
 
 #include <unistd.h>
 

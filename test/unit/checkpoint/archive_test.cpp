@@ -2,8 +2,8 @@
 #include "acc/checkpoint/archive/archive.hpp"
 
 #include "acc/base/error.hpp"
-#include "archive/zip_format.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "archive/zip_format.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
-#include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 

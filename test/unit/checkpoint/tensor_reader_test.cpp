@@ -2,8 +2,8 @@
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/checkpoint/torch/torch_file.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/archive/archive.hpp"
-#include "archive/zip_format.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "archive/zip_format.hpp"
 
 #include <utility>
 

@@ -2,11 +2,11 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/convert/parallel.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
-#include "acc/checkpoint/files/crc32.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -4,9 +4,9 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/json_form.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
-#include "acc/checkpoint/files/crc32.hpp"
 #include "files/json_value.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/torch/torch_file.hpp"
 
-#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "pickle/reader.hpp"
 #include "torch/tensor_value.hpp"
 

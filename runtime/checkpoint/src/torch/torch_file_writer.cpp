@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/checkpoint/torch/torch_file.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>
 #include <array>

@@ -3,9 +3,9 @@
 
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/convert/parallel.hpp"
+#include "acc/checkpoint/files/crc32.hpp"
 #include "convert/output_set.hpp"
 #include "convert/tiles.hpp"
-#include "acc/checkpoint/files/crc32.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
