@@ -700,9 +700,9 @@ typedef struct acc_lr_schedule_config {
 ACC_API acc_status acc_optimizer_set_schedule(acc_optimizer* optimizer,
                                               const acc_lr_schedule_config* config) ACC_NOEXCEPT;
 
-/* Any of the library's schedules by name ("polynomial"; docs/sharding.md, "Schedules"). names, values:
- * [num_values]; the others have their defaults; booleans are 0 or 1. ACC_INVALID_ARGUMENT also for an
- * unknown or missing name of a value. */
+/* Any of the library's schedules by name ("polynomial"; docs/sharding.md, "Schedules"). names,
+ * values: [num_values]; the others have their defaults; booleans are 0 or 1. ACC_INVALID_ARGUMENT
+ * also for an unknown or missing name of a value. */
 ACC_API acc_status acc_optimizer_set_named_schedule(acc_optimizer* optimizer, const char* name,
                                                     const char* const* names, const double* values,
                                                     size_t num_values) ACC_NOEXCEPT;

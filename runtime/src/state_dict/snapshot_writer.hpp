@@ -28,8 +28,8 @@ class SnapshotWriter {
   /// Makes the temporary folder "<directory>.acc-tmp.<id>". Before that rank 0 completes or removes
   /// leftovers of earlier saves and checks the target. Errors are kept in the attempt.
   void begin(Attempt& attempt);
-  /// Writes and flushes this rank's files. If the target is a group of objects, `begin` has ended on
-  /// rank 0. Errors are kept in the attempt.
+  /// Writes and flushes this rank's files. If the target is a group of objects, `begin` has ended
+  /// on rank 0. Errors are kept in the attempt.
   void write(Attempt& attempt);
   /// Called by rank 0 after all ranks have written: checks that every expected file is visible with
   /// its planned size, writes the manifest, and exchanges the folder with the target. Throws
