@@ -328,7 +328,7 @@ CASES = {
     "zero_grad in place of a step": blocks(train=dropped_gradients),
     "torch.autograd.grad of an input": blocks(train=gradient_of_input),
     "frozen for a phase": blocks(train=frozen_for_a_phase),
-    "a frozen part": blocks(train=frozen_part, optimizer="RMSprop", tolerance=2e-5),
+    "a frozen part": blocks(train=frozen_part, optimizer="Adamax", tolerance=2e-5),
     "evaluation between steps": blocks(train=with_evaluation),
     "gradient accumulation": blocks(micro_steps=2),
     "no_sync": blocks(micro_steps=2, no_sync=True),

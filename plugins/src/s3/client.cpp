@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "s3/client.hpp"
 
+#include "s3/curl.hpp"
+
 #include <boost/property_tree/xml_parser.hpp>
-#include <curl/curl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,14 +37,14 @@ struct Received {
   Answer answer;
   std::span<std::byte> into;
   std::size_t count = 0;  ///< bytes of the body
-  CURL* curl = nullptr;
+  CURL* handle = nullptr;
 };
 
 std::size_t take_body(const char* data, std::size_t one, std::size_t count, void* user) {
   auto& received = *static_cast<Received*>(user);
   const std::size_t nbytes = one * count;
   long status = 0;
-  curl_easy_getinfo(received.curl, CURLINFO_RESPONSE_CODE, &status);
+  curl().info(received.handle, CURLINFO_RESPONSE_CODE, &status);
   if (received.into.empty() || status >= 300) {
     received.answer.body.append(data, nbytes);
   } else if (nbytes <= received.into.size() - received.count) {
@@ -69,13 +70,13 @@ std::size_t take_header(const char* data, std::size_t one, std::size_t count, vo
 
 /// The connections of this thread, which later requests use again.
 CURL* own_handle() {
-  static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);
-  thread_local const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> handle(
-      started == CURLE_OK ? curl_easy_init() : nullptr, &curl_easy_cleanup);
+  static const CURLcode started = curl().global_init(CURL_GLOBAL_DEFAULT);
+  thread_local const std::unique_ptr<CURL, decltype(Curl::cleanup)> handle(
+      started == CURLE_OK ? curl().init() : nullptr, curl().cleanup);
   if (!handle) {
     throw std::runtime_error("libcurl cannot be started");
   }
-  curl_easy_reset(handle.get());
+  curl().reset(handle.get());
   return handle.get();
 }
 
@@ -110,45 +111,45 @@ Answer Client::send_once(const Call& call) const {
     url += "?" + query_text(request.query);
   }
 
-  CURL* const curl = own_handle();
-  Received received{.answer = {}, .into = call.into, .curl = curl};
+  CURL* const handle = own_handle();
+  const auto set = [handle](CURLoption option, auto value) { curl().set(handle, option, value); };
+  Received received{.answer = {}, .into = call.into, .handle = handle};
   std::array<char, CURL_ERROR_SIZE> reason{};
   curl_slist* list = nullptr;
   for (const auto& [name, value] : request.headers) {
-    list = curl_slist_append(list, (name + ": " + value).c_str());
+    list = curl().append(list, (name + ": " + value).c_str());
   }
-  list = curl_slist_append(list, "Expect:");  // no pause before a body is sent
-  list = curl_slist_append(list, "Content-Type:");
-  const std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(list,
-                                                                            &curl_slist_free_all);
-  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);  // the path was signed as it is
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, list);
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason.data());
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &take_body);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &received);
-  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &take_header);
-  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &received);
+  list = curl().append(list, "Expect:");  // no pause before a body is sent
+  list = curl().append(list, "Content-Type:");
+  const std::unique_ptr<curl_slist, decltype(Curl::free_list)> headers(list, curl().free_list);
+  set(CURLOPT_URL, url.c_str());
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_PATH_AS_IS, 1L);  // the path was signed as it is
+  set(CURLOPT_HTTPHEADER, list);
+  set(CURLOPT_ERRORBUFFER, reason.data());
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_TIME, kStallSeconds);
+  set(CURLOPT_WRITEFUNCTION, &take_body);
+  set(CURLOPT_WRITEDATA, &received);
+  set(CURLOPT_HEADERFUNCTION, &take_header);
+  set(CURLOPT_HEADERDATA, &received);
   if (request.method == "HEAD") {
-    curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+    set(CURLOPT_NOBODY, 1L);
   } else if (request.method != "GET") {
-    curl_easy_setopt(curl, CURLOPT_POST, 1L);
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDS,
-                     call.body.empty() ? "" : reinterpret_cast<const char*>(call.body.data()));
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
-    curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_POSTFIELDS,
+        call.body.empty() ? "" : reinterpret_cast<const char*>(call.body.data()));
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
+    set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
   }
-  const CURLcode result = curl_easy_perform(curl);
+  const CURLcode result = curl().perform(handle);
   if (result != CURLE_OK) {
-    throw NoAnswer(fmt::format("{}: {}", base,
-                               reason[0] != '\0' ? reason.data() : curl_easy_strerror(result)));
+    throw NoAnswer(
+        fmt::format("{}: {}", base, reason[0] != '\0' ? reason.data() : curl().text_of(result)));
   }
-  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &received.answer.status);
+  curl().info(handle, CURLINFO_RESPONSE_CODE, &received.answer.status);
   if (received.answer.status < 300 && received.count < call.into.size()) {
     throw NoAnswer(fmt::format("{} bytes expected, {} received", call.into.size(), received.count));
   }

@@ -228,6 +228,20 @@ TEST_CASE("pickle: truncated and changed pickles are an Error or a value, never 
   }
 }
 
+// As Python 3.11.2 writes it, which Debian 12 has.
+TEST_CASE("pickle: an enumerator by its name") {
+  const auto number_of = [](const std::string& type, const std::string& name) {
+    const std::string bytes = "c__builtin__\ngetattr\nc" + type + "\nX" +
+                              std::string(1, static_cast<char>(name.size())) + "\0\0\0"_s + name +
+                              "\x86R.";
+    const Values values = read(std::as_bytes(std::span(bytes)), "file");
+    return values.root().integer;
+  };
+  CHECK(number_of("deepspeed.runtime.zero.config\nZeroStageEnum", "gradients") == 2);
+  CHECK(number_of("torch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING",
+                  "TORCH_PRESERVE_FORMAT") == 2);
+}
+
 TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason") {
   const struct {
     const char* what;
@@ -280,6 +294,15 @@ TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason
       {"overlong text", "X\2\0\0\0\xc0\x80."_s, "not UTF-8"},
       {"bytes that are none", "c_codecs\nencode\n(X\3\0\0\0\xe6\xbc\xa2X\6\0\0\0latin1tR."_s,
        "not Latin-1"},
+      {"an attribute of a class that is no enumeration",
+       "c__builtin__\ngetattr\nctorch\nSize\nX\5\0\0\0count\x86R."_s,
+       "attribute 'count' of torch.Size is not allowed"},
+      {"an enumerator that there is not",
+       "c__builtin__\ngetattr\ncdeepspeed.runtime.zero.config\nZeroStageEnum\nX\4\0\0\0four\x86R."_s,
+       "attribute 'four' of"},
+      {"an attribute of a text", "cbuiltins\ngetattr\nX\1\0\0\0aX\1\0\0\0b\x86R."_s,
+       "expected an enumerator"},
+      {"an object of a function", "cbuiltins\ngetattr\n)\x81.", "expected a class"},
       {"a list in itself", "]q\0h\0a."_s, "a value that contains itself"},
       {"a list in itself by another way", "]q\0(h\0ta."_s, "contains itself"},
       {"a dict in itself", "}q\0X\1\0\0\0ah\0s."_s, "contains itself"},

@@ -65,6 +65,23 @@ constexpr auto kBuiltins =
 constexpr auto kPaths = std::to_array<std::string_view>(
     {"PosixPath", "PurePath", "PurePosixPath", "PureWindowsPath", "WindowsPath"});
 
+struct Enumerator {
+  Global type;
+  std::string_view name;
+  std::int64_t number = 0;
+};
+constexpr Global kZeroStage = {"deepspeed.runtime.zero.config", "ZeroStageEnum"};
+constexpr Global kMemoryFormat = {kDcp, "_MEM_FORMAT_ENCODING"};
+constexpr auto kEnumerators = std::to_array<Enumerator>({
+    {kZeroStage, "disabled", 0},
+    {kZeroStage, "optimizer_states", 1},
+    {kZeroStage, "gradients", 2},
+    {kZeroStage, "weights", 3},
+    {kMemoryFormat, "TORCH_CONTIGUOUS_FORMAT", 0},
+    {kMemoryFormat, "TORCH_CHANNELS_LAST", 1},
+    {kMemoryFormat, "TORCH_PRESERVE_FORMAT", 2},
+});
+
 template <typename List, typename T>
 bool contains(const List& list, const T& what) {
   return std::find(list.begin(), list.end(), what) != list.end();
@@ -83,6 +100,16 @@ bool is_known_global(std::string_view module, std::string_view name) {
     return true;
   }
   return contains(kGlobals, Global(module, name));
+}
+
+std::optional<std::int64_t> enumerator(std::string_view module, std::string_view type,
+                                       std::string_view name) {
+  for (const Enumerator& each : kEnumerators) {
+    if (each.type == Global(module, type) && each.name == name) {
+      return each.number;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace acc::checkpoint::pickle

@@ -58,6 +58,7 @@ class Machine {
   /// extended later gets its own memory first.
   Value::Items shared(Value& value);
   Value* composite(Kind kind, std::span<Value* const> items);
+  void push_enumerator(Value::Items arguments);
   void push_object(Value* callable, Value* arguments, std::string_view name);
   void push_marked(Kind kind);
   void tuple_of(std::size_t count);

@@ -94,17 +94,33 @@ void Machine::op_reduce() {
   if (!arguments->is(Kind::tuple)) {
     fail("call arguments must be a tuple, and are " + arguments->describe());
   }
+  if (is_getattr(callable->text, callable->name)) {
+    return push_enumerator(arguments->items);
+  }
   if (Value* plain = plain_data(*callable, arguments->items)) {
     return push(plain);
   }
   push_object(callable, arguments, "reduce");
 }
 
+void Machine::push_enumerator(Value::Items arguments) {
+  if (arguments.size() != 2 || !arguments[0]->is(Kind::global) || !arguments[1]->is(Kind::text)) {
+    fail("cannot call global builtins.getattr, expected an enumerator");
+  }
+  const Value& type = *arguments[0];
+  const auto number = enumerator(type.text, type.name, arguments[1]->text);
+  if (!number) {
+    source_.refuse("attribute '" + std::string(arguments[1]->text) + "' of " + type.describe() +
+                   " is not allowed");
+  }
+  integer(*number);
+}
+
 // NEWOBJ: records cls.__new__(cls, *arguments).
 void Machine::op_new_object() {
   Value* arguments = pop();
   Value* type = pop();
-  if (!type->is(Kind::global)) {
+  if (!type->is(Kind::global) || is_getattr(type->text, type->name)) {
     fail("cannot make an object of " + type->describe() + ", expected a class");
   }
   if (!arguments->is(Kind::tuple)) {
