@@ -22,11 +22,13 @@ constexpr std::size_t kBufferBytes = 64 << 10;
 
 }  // namespace
 
-OutputFile::OutputFile(std::filesystem::path path)
-    : OutputFile(path, is_object(path) ? UniqueFd() : create_file(path)) {
-  if (!fd_) {
+OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
+  if (is_object(path_)) {
     object_ = object_store().create(path_);
+  } else {
+    fd_ = create_file(path_);
   }
+  buffer_.reserve(kBufferBytes);
 }
 
 OutputFile::OutputFile(std::filesystem::path path, UniqueFd file)

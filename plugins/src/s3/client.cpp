@@ -117,7 +117,7 @@ Answer Client::send_once(const Call& call) const {
   std::array<char, CURL_ERROR_SIZE> reason{};
   curl_slist* list = nullptr;
   for (const auto& [name, value] : request.headers) {
-    list = curl().append(list, (name + ": " + value).c_str());
+    list = curl().append(list, fmt::format("{}: {}", name, value).c_str());
   }
   list = curl().append(list, "Expect:");  // no pause before a body is sent
   list = curl().append(list, "Content-Type:");

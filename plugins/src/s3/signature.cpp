@@ -78,8 +78,8 @@ void sign(Request& request, const Keys& keys, const std::string& region, std::ti
   std::string headers;
   std::string names;
   for (const auto& [name, value] : request.headers) {
-    headers += name + ":" + value + "\n";
-    names += (names.empty() ? "" : ";") + name;
+    headers += fmt::format("{}:{}\n", name, value);
+    names += fmt::format("{}{}", names.empty() ? "" : ";", name);
   }
   const std::string canonical = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", request.method, request.path,
                                             query_text(request.query), headers, names, payload);
