@@ -278,7 +278,7 @@ class InputPath::LocalFolder final : public Folder {
 /// are one request; the service refuses to read an object that is no longer the listed one.
 class InputPath::ObjectFolder final : public Folder {
  public:
-  explicit ObjectFolder(fs::path root) : root_(plain(root)) {}
+  explicit ObjectFolder(const fs::path& root) : root_(plain(root)) {}
 
   std::optional<Status> status(const fs::path& path) override {
     const fs::path name = plain(path);
@@ -469,7 +469,7 @@ std::vector<std::string> files_below(const InputPath& folder) {
       result.push_back(name);
     } else if (path.is_folder()) {
       for (const std::string& below : files_below(path)) {
-        result.push_back(name + "/" + below);
+        result.push_back((fs::path(name) / below).string());
       }
     }
   }
