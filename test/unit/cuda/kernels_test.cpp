@@ -116,7 +116,7 @@ double norm_in_order(const std::vector<float>& values) {
 
 // A shard with its optimizer state.
 struct Shard {
-  std::vector<float> weights, grads, first, second;
+  std::vector<float> weights, grads, first, second, third;
   std::vector<std::uint16_t> rounded;
 
   Shard(std::size_t numel, unsigned seed)
