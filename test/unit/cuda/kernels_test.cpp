@@ -128,9 +128,9 @@ struct Shard {
         rounded(numel, 7) {
     for (std::size_t i = 0; i < numel; ++i) {
       second[i] *= second[i];
-      // A mean of squares that is above the square of a mean.
-      first[i] = 10.0F + first[i] * first[i];
       third[i] *= 0.5F;
+      // A mean of squares that is above the square of each mean.
+      first[i] = 10.0F + first[i] * first[i] + second[i] * second[i] + third[i] * third[i];
     }
   }
   bool operator==(const Shard& other) const {
@@ -414,12 +414,13 @@ struct HalfShard {
         third(numel),
         grads(random_values(numel, 1)) {
     auto squares = random_values(numel, 4);
-    auto larger = random_values(numel, 3);  // a mean of squares that is above the square of a mean
+    auto larger = random_values(numel, 3);  // means of squares that are above the squares of means
     auto means = random_values(numel, 5);
     for (std::size_t i = 0; i < numel; ++i) {
       squares[i] *= squares[i];
-      larger[i] = 10.0F + larger[i] * larger[i];
       means[i] *= 0.5F;
+      larger[i] = 10.0F + larger[i] * larger[i] + 1.1F * squares[i] * squares[i] +
+                  1.1F * means[i] * means[i];
     }
     // Includes subnormal and very large weights. No infinite ones, because they lead to NaNs, which
     // may lose their payload.
