@@ -233,5 +233,6 @@ with tempfile.TemporaryDirectory() as name:
         part()
     check("signatures", not server.wrong_signatures or
           all("large" in path for _, path in server.wrong_signatures), server.wrong_signatures)
+    check("no folder of that name on this machine", not Path("s3:").exists())
     server.stop()
 exit_with(failures)

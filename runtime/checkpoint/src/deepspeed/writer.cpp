@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/object_store.hpp"
 #include "acc/base/optimizer_rules.hpp"
 #include "catalog/group_values.hpp"
 #include "deepspeed/archive_builder.hpp"
@@ -363,7 +364,9 @@ void write_checkpoint(const fs::path& folder, const Catalog& catalog, TensorRead
                 "export for DeepSpeed: the tag must be a name, and is '" + tag + "'");
   }
   std::error_code error;
-  fs::create_directories(folder / tag, error);
+  if (!is_object(folder)) {
+    fs::create_directories(folder / tag, error);
+  }
   if (error) {
     throw Error(Errc::config, (folder / tag).string() + ": " + error.message());
   }
