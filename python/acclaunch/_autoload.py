@@ -2,6 +2,7 @@
 """The entry point `torch.backends` of this package."""
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -45,22 +46,14 @@ def _install():
             from acclaunch import _recorder
 
             _recorder.install()
-    engine = os.environ.get("ACC_ENGINE", "")
-    if engine not in ("", "torch"):
-        with _or_end("the engine acc cannot be used"):
-            if engine != "acc":
-                raise ValueError(f"ACC_ENGINE is '{engine}', expected torch or acc")
-            from acclaunch import _engine
-
-            _engine.install()
-    order = os.environ.get("ACC_DATA_ORDER", "")
-    if order not in ("", "torch"):
-        with _or_end("the order of samples acc cannot be used"):
-            if order != "acc":
-                raise ValueError(f"ACC_DATA_ORDER is '{order}', expected torch or acc")
-            from acclaunch import _accelerate_data
-
-            _accelerate_data.install()
+    for variable, what, module in (("ACC_ENGINE", "the engine", "_engine"),
+                                   ("ACC_DATA_ORDER", "the order of samples", "_accelerate_data")):
+        chosen = os.environ.get(variable, "")
+        if chosen not in ("", "torch"):
+            with _or_end(f"{what} acc cannot be used"):
+                if chosen != "acc":
+                    raise ValueError(f"{variable} is '{chosen}', expected torch or acc")
+                importlib.import_module(f"acclaunch.{module}").install()
 
 
 def load():

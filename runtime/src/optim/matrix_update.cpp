@@ -132,6 +132,10 @@ std::int64_t MatrixUpdate::whole_offset(const Place& place) const {
   return flats_[place.flat].flat->ignored() ? own_offset(place) : place.offset;
 }
 
+bool MatrixUpdate::is_gathered(const Place& place) const {
+  return shards_ > 1 && !flats_[place.flat].flat->ignored();
+}
+
 void MatrixUpdate::run_window(const Window& window, Buffers& buffers, const Step& step) {
   const trace::Scope scope(context_.tracer.get(), "optimizer", "update", "matrices");
   auto& device = *context_.device;
@@ -141,9 +145,6 @@ void MatrixUpdate::run_window(const Window& window, Buffers& buffers, const Step
   const bool offloads = context_.offload_optimizer();
   const auto nbytes_of_shard = [this](const Place& place) {
     return static_cast<std::size_t>(shard_numel(place)) * sizeof(float);
-  };
-  const auto is_gathered = [this](const Place& place) {
-    return shards_ > 1 && !flats_[place.flat].flat->ignored();
   };
   std::vector<collectives::WorkPtr> works;
   for (const Place& place : window) {
@@ -167,34 +168,7 @@ void MatrixUpdate::run_window(const Window& window, Buffers& buffers, const Step
   for (const Place& place : window) {
     orthogonalize(place, directions + whole_offset(place), results + whole_offset(place));
   }
-  works.clear();
-  if (in_place_) {
-    if (shards_ > 1) {
-      shard.barrier()->wait();
-    }
-  } else {
-    for (const Place& place : window) {
-      if (is_gathered(place)) {
-        works.push_back(shard.reduce_scatter(results + place.offset, results + own_offset(place),
-                                             static_cast<std::size_t>(shard_numel(place)),
-                                             DType::float32, {}));
-      }
-    }
-    for (const auto& work : works) {
-      work->wait_released();
-    }
-    works.clear();
-    for (const Place& place : window) {
-      if (context_.groups.replicate && !flats_[place.flat].flat->ignored()) {
-        works.push_back(context_.groups.replicate->all_reduce(
-            results + own_offset(place), static_cast<std::size_t>(shard_numel(place)),
-            DType::float32, 1.0F));
-      }
-    }
-    for (const auto& work : works) {
-      work->wait_released();
-    }
-  }
+  send_back(window, results);
   for (const Place& place : window) {
     const float* own = results + own_offset(place);
     if (offloads) {
@@ -205,6 +179,38 @@ void MatrixUpdate::run_window(const Window& window, Buffers& buffers, const Step
     apply(place, own, step);
   }
   shard.release_gathered(buffers.directions);
+}
+
+void MatrixUpdate::send_back(const Window& window, float* results) {
+  auto& shard = *context_.groups.shard;
+  if (in_place_) {
+    if (shards_ > 1) {
+      shard.barrier()->wait();
+    }
+    return;
+  }
+  std::vector<collectives::WorkPtr> works;
+  for (const Place& place : window) {
+    if (is_gathered(place)) {
+      works.push_back(shard.reduce_scatter(results + place.offset, results + own_offset(place),
+                                           static_cast<std::size_t>(shard_numel(place)),
+                                           DType::float32, {}));
+    }
+  }
+  for (const auto& work : works) {
+    work->wait_released();
+  }
+  works.clear();
+  for (const Place& place : window) {
+    if (context_.groups.replicate && !flats_[place.flat].flat->ignored()) {
+      works.push_back(context_.groups.replicate->all_reduce(
+          results + own_offset(place), static_cast<std::size_t>(shard_numel(place)), DType::float32,
+          1.0F));
+    }
+  }
+  for (const auto& work : works) {
+    work->wait_released();
+  }
 }
 
 void MatrixUpdate::compute_direction(const Place& place, float* to, const Step& step) {

@@ -78,6 +78,9 @@ class MatrixUpdate {
   void plan_windows(int iterations, std::int64_t tile_numel);
   void allocate();
   void run_window(const Window& window, Buffers& buffers, const Step& step);
+  /// Gives each rank its shards of the results of all owners.
+  void send_back(const Window& window, float* results);
+  [[nodiscard]] bool is_gathered(const Place& place) const;
   [[nodiscard]] std::int64_t shard_numel(const Place& place) const;
   /// Positions in the buffers: of this rank's shard of a flat parameter, and of all of it. An
   /// ignored one, of which each rank has a whole of its own, is in the place of its shard.

@@ -298,11 +298,7 @@ class InputPath::ObjectFolder final : public Folder {
   }
 
   std::vector<std::string> names(const fs::path& path) override {
-    std::vector<std::string> result;
-    for (const auto& [name, object] : listed(plain(path))) {
-      result.push_back(name.ends_with('/') ? name.substr(0, name.size() - 1) : name);
-    }
-    return result;
+    return names_of_group(listed(plain(path)));
   }
 
   std::vector<std::string> names_of(const fs::path& path, const IsPart& is_part) override {
@@ -343,13 +339,8 @@ class InputPath::ObjectFolder final : public Folder {
       }
     }
     for (const auto& [path, part] : parts_) {
-      std::vector<std::string> found;
-      for (const auto& [name, object] : list_unlocked(path)) {
-        const std::string bare = name.ends_with('/') ? name.substr(0, name.size() - 1) : name;
-        if (part.is_part(bare)) {
-          found.push_back(bare);
-        }
-      }
+      std::vector<std::string> found = names_of_group(list_unlocked(path));
+      std::erase_if(found, [&part = part](const std::string& name) { return !part.is_part(name); });
       if (found != part.names) {
         throw changed(path, "has other files");
       }
@@ -363,6 +354,14 @@ class InputPath::ObjectFolder final : public Folder {
   /// Without a slash at the end.
   static fs::path plain(const fs::path& path) {
     return path.has_filename() || path == "s3://" ? path : path.parent_path();
+  }
+  /// Without the slashes that mark groups.
+  static std::vector<std::string> names_of_group(const Group& group) {
+    std::vector<std::string> names;
+    for (const auto& [name, object] : group) {
+      names.push_back(name.ends_with('/') ? name.substr(0, name.size() - 1) : name);
+    }
+    return names;
   }
   static std::optional<ObjectStore::Found> object_in(const Groups& groups, const fs::path& name) {
     const auto group = groups.find(name.parent_path());
