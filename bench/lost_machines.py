@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training run on four virtual machines that loses and regains machines at random moments, beside an undisturbed run.
+
+    python bench/lost_machines.py [--bin build/release/bin] [--steps 600] [--losses 20] [--seed 1]
+                                  [--memory_every 5] [--disk_every 50] [--heartbeat 1]
+
+Each machine has one rank of an elastic job (`--nnodes 2:4`), which trains a small GPT with FULL_SHARD and with each
+window of its text once per epoch. A machine is lost at a random step, as in a power cut: no connection is closed. It
+boots and joins at a random step before the next loss. One loss in four takes a second machine with it. Prints for each
+change the step that was reached, the step that the training resumed from and where that came from, and the time to the
+first new step of all machines that are there; then the losses of the last step of both runs, and the proof of
+`acclaunch data check`. Exits with 1 if the loss or the proof fails. Needs root.
+"""
+import argparse
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import elastic
+from elastic import read_metrics, wait_until
+
+hosts = elastic.hosts
+NODES = ["node0", "node1", "node2", "node3"]
+LEAST = 2
+LIMIT_S = 300
+RESUMING = re.compile(r"\] resuming from step (\d+) \((.*)\)")  # of train_gpt
+
+
+class Training:
+    """A job on the virtual machines, and what it has printed and recorded."""
+
+    def __init__(self, args, cluster, folder, name):
+        self.args, self.cluster, self.folder, self.name = args, cluster, folder, name
+        self.metrics, self.records = folder / f"{name}.jsonl", folder / f"{name}-records"
+        self.launchers, self.all = {}, []
+        for node in NODES:
+            self.join(node)
+
+    def join(self, node):
+        args = self.args
+        conf = f"last_call_timeout=1,heartbeat_timeout={args.heartbeat}"
+        self.launchers[node] = self.cluster[node].start(
+            [args.bin / "acclaunch", "torchrun", "--nnodes", f"{LEAST}:{len(NODES)}", "--nproc-per-node", 1,
+             "--rdzv-backend", "c10d", "--rdzv-endpoint", "head:29500", "--rdzv-id", self.name, "--rdzv-conf", conf,
+             "--insecure", "--data-record", self.records, "--no-python",
+             args.bin / "train_gpt", "--data", elastic.ROOT / "docs", "--once_per_epoch", "--layers", 2, "--dim", 128,
+             "--heads", 4, "--seq_len", 64, "--global_batch", 12, "--lr", 1e-3, "--steps", args.steps,
+             "--checkpoint", self.folder / self.name, "--checkpoint_every", args.disk_every, "--metrics", self.metrics],
+            {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+             "ACC_MEMORY_CHECKPOINT_EVERY": str(args.memory_every)})
+        self.all.append(self.launchers[node])
+
+    def lose(self, node):
+        self.cluster[node].crash()
+        del self.launchers[node]
+
+    def boot(self, node):
+        self.cluster[node].boot()
+        self.join(node)
+
+    def steps(self):
+        return read_metrics(self.metrics)
+
+    def reached(self):
+        return max((each["step"] for each in self.steps()), default=-1)
+
+    def await_step(self, step):
+        wait_until(lambda: self.reached() >= step or not self.goes_on(), LIMIT_S)
+        if self.reached() < step:
+            self.fail(f"step {step} was not reached")
+
+    def fail(self, what):
+        sys.exit(f"{what}:\n" + "\n".join(each.text()[-3000:] for each in self.launchers.values()))
+
+    def goes_on(self):
+        return any(each.process.poll() is None for each in self.launchers.values())
+
+    def resumptions(self):
+        """Returns (time, step, place) of each line about them, in the order of time."""
+        return sorted((at, int(found[1]), "memory" if found[2] == "memory" else "disk") for launcher in self.all
+                      for at, line in list(launcher.lines) if (found := RESUMING.search(line)))
+
+
+def moments(args):
+    """Returns the steps of losses and of returns: [(step of the loss, machines to lose, step of the return)]."""
+    choose = random.Random(args.seed)
+    each = args.steps // (args.losses + 1)
+    result = []
+    for number in range(args.losses):
+        begin = (number + 1) * each - each // 2 + choose.randrange(each // 4)
+        lost = choose.sample(NODES, 2 if choose.random() < 0.25 else 1)
+        result.append((begin, lost, begin + 2 + choose.randrange(each // 3)))
+    return result
+
+
+def change(run, what, act):
+    """Makes a change and prints its row, when all machines that are there have made a new step. Returns the seconds
+    until then."""
+    before, known = run.reached(), len(run.resumptions())
+    began = time.time()
+    act()
+
+    def first():
+        return next((each["time"] for each in run.steps()
+                     if each["step"] > before and each["time"] > began
+                     and len(each["ranks"]) == len(run.launchers)), None)
+
+    wait_until(lambda: first() is not None or not run.goes_on(), LIMIT_S)
+    if first() is None:
+        run.fail(f"no step of {len(run.launchers)} machines")
+    place = ", ".join(f"step {step}, {where}" for _, step, where in run.resumptions()[known:]) or "nothing"
+    print(f"{before:5}  {what:22}  {place:24}  {first() - began:6.2f} s", flush=True)
+    return first() - began
+
+
+def disturbed(args, cluster, folder):
+    run = Training(args, cluster, folder, "disturbed")
+    lost_s = 0.0
+    print(" step  change                  resumed from              to the next new step")
+    for at, lost, back in moments(args):
+        run.await_step(at)
+        lost_s += change(run, "lost " + ", ".join(lost), lambda lost=lost: [run.lose(node) for node in lost])
+        run.await_step(back)
+        lost_s += change(run, "back " + ", ".join(lost), lambda lost=lost: [run.boot(node) for node in lost])
+    for launcher in run.launchers.values():
+        launcher.expect_status(0)
+    print(f"time to new steps: {lost_s:.1f} s in {2 * args.losses} changes; steps made again: "
+          f"{len(run.steps()) - len({each['step'] for each in run.steps()})}")
+    return run
+
+
+def undisturbed(args, cluster, folder):
+    run = Training(args, cluster, folder, "undisturbed")
+    for launcher in run.launchers.values():
+        launcher.expect_status(0)
+    return run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=pathlib.Path, default=elastic.ROOT / "build" / "release" / "bin")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--losses", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--memory_every", type=int, default=5)
+    parser.add_argument("--disk_every", type=int, default=50)
+    parser.add_argument("--heartbeat", type=int, default=1)
+    args = parser.parse_args()
+    args.bin = args.bin.resolve()
+    if args.steps // (args.losses + 1) < 12:
+        sys.exit("bench/lost_machines.py: a loss needs at least 12 steps")
+    if why := hosts.why_impossible():
+        sys.exit(f"bench/lost_machines.py: {why}")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-lost-"))
+    try:
+        with hosts.Cluster(["head", *NODES]) as cluster:
+            cluster["head"].start([args.bin / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port",
+                                   29500]).wait_for("29500")
+            began = time.time()
+            peer = undisturbed(args, cluster, folder)
+            middle = time.time()
+            run = disturbed(args, cluster, folder)
+            print(f"whole run: {time.time() - middle:.1f} s, undisturbed {middle - began:.1f} s")
+            last, expected = run.steps()[-1], peer.steps()[-1]
+            apart = abs(last["loss"] - expected["loss"]) / expected["loss"]
+            print(f"loss of step {last['step']}: {last['loss']:.7f}, undisturbed {expected['loss']:.7f}: "
+                  f"{apart:.1e} apart")
+            proof = subprocess.run([args.bin / "acclaunch", "data", "check", run.records], capture_output=True,
+                                   text=True)
+            print((proof.stdout + proof.stderr).rstrip())
+        if proof.returncode or last["step"] != expected["step"] or apart > 1e-3:
+            sys.exit("bench/lost_machines.py: the run differs from an undisturbed one")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
