@@ -3,15 +3,11 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "state_dict/background_thread.hpp"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <csignal>
 #include <span>
 #include <utility>
 
@@ -29,34 +25,6 @@ constexpr milliseconds kAfterFailure{5000};
 /// Interval in which `wait` looks at the progress.
 constexpr milliseconds kGlance{200};
 
-/// Lets the training go first: the calling thread gets what it leaves of the cores and of the disk.
-/// Failures are ignored: a sandbox may refuse both.
-void step_back() noexcept {
-  constexpr int kNiceness = 15;
-  // ioprio_set(2) has no wrapper: IOPRIO_WHO_PROCESS, this thread, class best-effort, lowest level.
-  constexpr int kWhoProcess = 1;
-  constexpr int kLowestBestEffort = (2 << 13) | 7;
-  ::syscall(SYS_ioprio_set, kWhoProcess, 0, kLowestBestEffort);
-  ::setpriority(PRIO_PROCESS, 0, kNiceness);  // of a thread, on Linux
-}
-
-/// Blocks all signals while it lives. A thread that is started meanwhile keeps them blocked, so
-/// that signals reach the program's own threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
 /// Published as the end of a save that is complete. A reason follows in its place if it is not.
 constexpr const char* kComplete = "complete";
 
@@ -66,8 +34,7 @@ BackgroundSave::BackgroundSave(Plan plan)
     : plan_(std::move(plan)),
       meter_(ShowProgress::no, Component::runtime, "saving " + plan_.directory,
              plan_.snapshot.nbytes) {
-  const BlockedSignals blocked;
-  thread_ = std::thread([this] { run(); });
+  thread_ = state_dict::background_thread("acc-save", [this] { run(); });
 }
 
 BackgroundSave::~BackgroundSave() {
@@ -94,7 +61,12 @@ std::optional<std::string> BackgroundSave::wait() {
 }
 
 void BackgroundSave::run() noexcept {
-  step_back();
+  // Before it steps back: the training may wait for a piece that this thread copies.
+  for (const auto& copy : plan_.snapshot.copies) {
+    plan_.attempt([&copy = *copy] { copy.finish(); });
+    copy->end();
+  }
+  state_dict::step_back();
   std::optional<std::string> failure;
   try {
     failure = write();

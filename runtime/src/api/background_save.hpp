@@ -30,7 +30,7 @@ class BackgroundSave {
     std::string directory;
     std::uint32_t id = 0;  ///< as SnapshotWriter's
     state_dict::Existing existing = state_dict::Existing::replace;
-    state_dict::Snapshot snapshot;             ///< with copied values
+    state_dict::Snapshot snapshot;             ///< with copies of the values
     state_dict::Attempt attempt;               ///< has failed if they could not be copied
     std::unique_ptr<rendezvous::Store> store;  ///< of this save alone; null for one rank
     std::optional<std::uint32_t> previous;     ///< id of the save before this one

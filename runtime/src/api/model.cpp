@@ -178,6 +178,7 @@ void Model::zero_grad() {
 std::vector<ParameterShard> Model::shards() {
   return guarded(state_->context().groups, [&] {
     state_->finalize();
+    state_->late_copies.expose_weights(*state_->context().updater);
     return state_->shards(false);
   });
 }
@@ -267,7 +268,7 @@ std::int64_t Optimizer::steps() const {
   return mine(state_).steps;
 }
 std::vector<ParameterShard> Optimizer::shards() const {
-  return mine(state_).shards(false);
+  return mine(state_).shards_for_program();
 }
 
 }  // namespace acc

@@ -98,6 +98,7 @@ ModelState::ModelState(const settings::RuntimeSettings& settings, sharding::Grou
       options_(options) {}
 
 ModelState::~ModelState() {
+  late_copies.before_end(*context_.updater);
   context_.guard->release();
   // Collectives under way use this model's memory, so they must end before it is freed. If an
   // exception destroys the model, the peers may never come: the groups are aborted instead.
@@ -567,6 +568,7 @@ std::vector<ParameterShard> ModelState::shards_with_gradients() {
 void ModelState::take_gradients(const ShardsVisit& visit) {
   finish_reductions();
   check_order(0.0);
+  late_copies.expose_weights(*context_.updater);
   std::vector<ParameterShard> all = shards_with_gradients();
   auto shard = all.begin();
   for (sharding::FlatParameter* flat : flats()) {

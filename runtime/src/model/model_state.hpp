@@ -6,6 +6,7 @@
 #include "model/declaration.hpp"
 #include "model/unit_state.hpp"
 #include "model/use_order.hpp"
+#include "sharding/late_copies.hpp"
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
@@ -96,6 +97,7 @@ class ModelState {
   /// Host memory for the values of a save that is written beside the training; null before the
   /// first.
   device::MemoryPtr snapshot_memory;
+  sharding::LateCopies late_copies;     ///< of weights, moments
   bool has_optimizer = false;           ///< a model has at most one optimizer at a time
   std::size_t declared_parameters = 0;  ///< number of parameters declared so far, in all units
 

@@ -111,6 +111,7 @@ void OptimizerState::start_recording() {
 }
 
 OptimizerState::~OptimizerState() {
+  model_->late_copies.before_end(*model_->context().updater);
   model_->has_optimizer = false;
 }
 
@@ -502,6 +503,7 @@ std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
   const trace::Scope scope(context.tracer.get(), "optimizer", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step(updates_all());
+  model_->late_copies.before_step();
   model_->finish_reductions();
   check_alike();
   if (const double correction = model_->mean_correction(); correction != 1.0) {
@@ -573,12 +575,15 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
                                   factor.known, step_betas_));
     }
   } else if (own == nullptr) {
+    model_->late_copies.expose_weights(*model_->context().updater);
     run_rule(*program_rule(), factor.known);
   }
   if (matrix_update_) {
+    model_->late_copies.before_writes(*model_->context().updater);
     update_matrices(factor);
   }
   for (std::size_t i = 0; i < flats_.size(); ++i) {
+    before_update(flats_[i]);
     if (norm_update_) {
       update_by_norms(i, factor);
     } else if (!updates.empty()) {
@@ -587,6 +592,19 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
     flats_[i].flat->publish();
   }
   info.step = ++steps;
+}
+
+void OptimizerState::before_update(const FlatState& state) {
+  device::Device& updater = *model_->context().updater;
+  const auto before_write = [&](const void* values, DType dtype) {
+    const std::size_t nbytes =
+        static_cast<std::size_t>(state.flat->owned().numel) * nbytes_of(dtype);
+    model_->late_copies.before_write(updater, {static_cast<const std::byte*>(values), nbytes});
+  };
+  before_write(state.flat->master(), state.flat->stored());
+  for (const Moment& each : state.moments) {
+    before_write(each.values->data(), model_->context().precision.moments);
+  }
 }
 
 void OptimizerState::update_matrices(const GradientFactor& factor) {
@@ -644,6 +662,11 @@ bool OptimizerState::updates_all() const {
 
 std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
   return in_step ? model_->shards_with_gradients() : model_->shards(true);
+}
+
+std::vector<ParameterShard> OptimizerState::shards_for_program() {
+  model_->late_copies.expose_weights(*model_->context().updater);
+  return shards(false);
 }
 
 optim::GroupTable& OptimizerState::changeable_rates() {

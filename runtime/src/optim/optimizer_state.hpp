@@ -72,6 +72,8 @@ class OptimizerState {
 
   /// This rank's parts of the trained parameters; in a step with their gradients.
   [[nodiscard]] std::vector<ParameterShard> shards(bool in_step);
+  /// The same outside of a step, for the program, which may change them from now on.
+  [[nodiscard]] std::vector<ParameterShard> shards_for_program();
 
   // --- for checkpoints
   /// Name of the rule, or "program", and its settings by name.
@@ -147,6 +149,8 @@ class OptimizerState {
   /// that removes the loss scale.
   double clip(double unscale, StepInfo& info);
   void apply(const GradientFactor& factor, StepInfo& info);
+  /// Ends the copies of a flat parameter's weights and moments that are under way.
+  void before_update(const FlatState& state);
   void update_matrices(const GradientFactor& factor);
   void update_by_norms(std::size_t flat, const GradientFactor& factor);
   /// updates: by group. clip: GradientFactor::clip.

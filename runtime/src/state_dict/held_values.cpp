@@ -24,9 +24,18 @@ void HeldValues::narrow(std::int64_t begin, std::int64_t end) {
   }
 }
 
-void HeldValues::copy_to(std::byte* memory) {
-  device_->copy(memory, values_, nbytes(), device_->compute());
-  values_ = memory;
+void HeldValues::copy_to(device::Memory& memory, std::size_t at, sharding::LateCopy& copy,
+                         device::Stream* side) {
+  std::byte* const to = memory.data() + at;
+  if (changes_ == Changes::at_any_time) {
+    device_->copy(to, values_, nbytes(), device_->compute());
+  } else if (side != nullptr) {
+    device_->copy(to, values_, nbytes(), *side);
+    copy.add({values_, nbytes()}, device_->record(*side));
+  } else {
+    copy.add({values_, nbytes()}, at);
+  }
+  values_ = to;
   device_ = nullptr;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/device.hpp"
+#include "sharding/late_copies.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -15,24 +16,33 @@ namespace acc::state_dict {
 /// host memory.
 class HeldValues {
  public:
+  /// When the array's values may change.
+  enum class Changes {
+    at_any_time,
+    announced,  ///< after a call of the model's LateCopies only
+  };
   /// values: elements [first, first + numel) of the array, of `size` bytes each, in memory of
   /// `device`. Both outlive this object, or the call of `copy_to`.
   HeldValues(device::Device& device, const void* values, std::int64_t first, std::int64_t numel,
-             std::size_t size)
+             std::size_t size, Changes changes)
       : device_(&device),
         values_(static_cast<const std::byte*>(values)),
         first_(first),
         numel_(numel),
-        size_(size) {}
+        size_(size),
+        changes_(changes) {}
 
   [[nodiscard]] std::size_t nbytes() const noexcept {
     return static_cast<std::size_t>(numel_) * size_;
   }
   /// Leaves out all elements but [begin, end) of the array.
   void narrow(std::int64_t begin, std::int64_t end);
-  /// Issues a copy to host memory [nbytes], on the compute stream. Later reads are from there, and
-  /// may be on any thread once the stream has reached this point.
-  void copy_to(std::byte* memory);
+  /// Copies to bytes [at, at + nbytes()) of `memory`, which is host memory. Values that may change
+  /// at any time are copied on the compute stream, others by `copy`, which copies to `memory`, or
+  /// on `side`, the stream of a GPU. Later reads are from there, and may be on any thread once the
+  /// compute stream has reached this point and `copy` has finished.
+  void copy_to(device::Memory& memory, std::size_t at, sharding::LateCopy& copy,
+               device::Stream* side);
   [[nodiscard]] bool is_copy() const noexcept { return device_ == nullptr; }
   /// Passes elements [begin, begin + numel) of the array on, in order.
   void read(std::int64_t begin, std::int64_t numel,
@@ -47,6 +57,7 @@ class HeldValues {
   std::int64_t first_;
   std::int64_t numel_;
   std::size_t size_;
+  Changes changes_;
 };
 using HeldPtr = std::shared_ptr<HeldValues>;
 

@@ -34,15 +34,22 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
   return arrays;
 }
 
+// The program may have memory of the weights, never of moments. The guard hides weights from every
+// thread.
 HeldPtr hold(detail::ModelState& model, const FlatArray& array) {
   const auto owned = array.flat->owned();
-  return std::make_shared<HeldValues>(*model.context().updater, array.values, owned.offset,
-                                      owned.numel, nbytes_of(array.dtype));
+  const bool is_weight = array.values == array.flat->master();
+  const bool exposed =
+      is_weight && (model.late_copies.weights_are_exposed() || model.context().guard->on());
+  return std::make_shared<HeldValues>(
+      *model.context().updater, array.values, owned.offset, owned.numel, nbytes_of(array.dtype),
+      exposed ? HeldValues::Changes::at_any_time : HeldValues::Changes::announced);
 }
 
 HeldPtr hold(detail::ModelState& model, const acc::model::BufferRecord& buffer) {
   return std::make_shared<HeldValues>(*model.context().device, buffer.values->data(), 0,
-                                      buffer.numel, nbytes_of(buffer.dtype));
+                                      buffer.numel, nbytes_of(buffer.dtype),
+                                      HeldValues::Changes::at_any_time);
 }
 
 // Ignored parameters are whole on every rank. Without a sharded optimizer every rank has all master

@@ -279,15 +279,23 @@ void copy_values(Snapshot& snapshot, std::span<const Part> parts) {
       memory.reset();
       memory = device.allocate_host(nbytes, "snapshot for a save");
     }
-    std::byte* to = memory->data();
+    device::Device& updater = *model.context().updater;
+    device::Stream* side = nullptr;
+    if (updater.kind() != settings::Device::cpu) {
+      side = &model.late_copies.stream(updater);
+      updater.wait(*side, *updater.record(updater.compute()));
+    }
+    auto copy = std::make_shared<sharding::LateCopy>(memory);
+    std::size_t at = 0;
     for (const HeldPtr& held : snapshot.held[i]) {
       if (!held->is_copy()) {  // a second name of the same values
-        held->copy_to(to);
-        to += aligned(held->nbytes());
+        held->copy_to(*memory, at, *copy, side);
+        at += aligned(held->nbytes());
       }
     }
     device.record(device.compute())->synchronize();
-    snapshot.copies.push_back(memory);
+    model.late_copies.add(copy, sharding::LateCopies::Ends::any_time);
+    snapshot.copies.push_back(std::move(copy));
   }
 }
 

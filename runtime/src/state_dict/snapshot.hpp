@@ -40,7 +40,8 @@ struct Snapshot {
   std::vector<File> files;
   std::vector<Expected> expected;          ///< without those of `folders`
   std::vector<std::vector<HeldPtr>> held;  ///< values that this rank writes, by model
-  std::vector<device::MemoryPtr> copies;   ///< of `held`, once they have been copied
+  /// Copies of `held`, once there are some. The values are complete when all have finished.
+  std::vector<std::shared_ptr<sharding::LateCopy>> copies;
   SavedState state;          ///< the program's values, whose names are not checked yet
   Manifest manifest;         ///< without files and plans
   std::uint64_t nbytes = 0;  ///< size of the values that this rank writes, without buffers
@@ -51,9 +52,11 @@ struct Snapshot {
 Snapshot take_snapshot(std::span<const Part> parts, const SavedState& state);
 
 /// Copies the values to host memory: the snapshot no longer changes with the models, may be written
-/// on another thread, and may outlive the models. Not for the FULL form and for save_16bit_model,
-/// which gather. The memory belongs to the models and is used again; an earlier copy must have been
-/// written. Throws Error(out_of_memory). parts: those of the snapshot.
+/// on another thread, which finishes and ends its copies first, and may outlive the models. Values
+/// that only the runtime changes are copied later: by the other thread, or before they change. Not
+/// for the FULL form and for save_16bit_model, which gather. The memory belongs to the models and
+/// is used again; an earlier copy must have been written. Throws Error(out_of_memory). parts: those
+/// of the snapshot.
 void copy_values(Snapshot& snapshot, std::span<const Part> parts);
 
 }  // namespace acc::state_dict

@@ -171,6 +171,7 @@ void await_readers(detail::ModelState& model) {
     flat->settle();
   }
   model.context().await_compute();
+  model.late_copies.before_writes(*model.context().updater);
 }
 
 void renew_weights(detail::ModelState& model) {

@@ -68,8 +68,8 @@ void prove_unchanged(Attempt& attempt, const sharding::Groups& groups, const Inp
                      const std::string& path);
 
 /// Waits until this rank's weights may be overwritten in place. Gathers of the old weights may
-/// still be running, and a GPU may still read host memory. Peers may read this rank's memory until
-/// a barrier that the caller adds.
+/// still be running, a GPU may still read host memory, and copies for a save may be under way.
+/// Peers may read this rank's memory until a barrier that the caller adds.
 void await_readers(detail::ModelState& model);
 /// Updates what depends on the master weights, after they have changed: the rounded copy and the
 /// copies that other ranks see. Collective.

@@ -9,8 +9,10 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
@@ -22,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +41,8 @@ using acc::test::ModuleNet;
 using acc::test::names_in;
 using acc::test::TemporaryFolder;
 
-/// Keeps saves in flight: writers have written their files, and wait here before they say so.
+/// Keeps writers from beginning, before they copy anything, or saves in flight: writers have
+/// written their files, and wait here before they say so.
 class Hold {
  public:
   void set(bool closed) {
@@ -61,6 +65,9 @@ class Hold {
   std::atomic<bool> closed_{false};
   std::atomic<int> visitors_{0};
 };
+
+/// Where threads that write saves wait as soon as they run; null: nowhere.
+std::atomic<Hold*> begin_hold{nullptr};
 
 /// A store in which the writers of saves wait at a Hold, or cannot be reached.
 class HeldStore : public acc::rendezvous::PrefixStore {
@@ -194,6 +201,172 @@ TEST_CASE("save_async writes the state at its call, whatever the training change
              found.at(name) == bytes));
     }
     CHECK(names_in(folder.path()).size() == 2 * (i + 1));
+  }
+}
+
+namespace {
+
+/// What may follow a call of save_async. weights: a file of weights.
+struct Follow {
+  const char* what;
+  std::function<void(acc::Model& model, acc::Optimizer& optimizer,
+                     const std::function<void()>& step, const std::string& weights)>
+      happens;
+};
+
+void overwrite(std::span<const acc::ParameterShard> shards) {
+  for (const acc::ParameterShard& each : shards) {
+    if (each.dtype == acc::DType::float32) {
+      std::fill_n(static_cast<float*>(each.weights), each.numel, 7.0F);
+    }
+  }
+}
+
+std::vector<acc::test::UnitSpec> matrix_specs(int rows) {
+  return {{"", "Net", -1, {{"embedding", 39}, {"scale", 1, {.trainable = false}}}},
+          {"block", "Block", 0, {{"weight", rows * 50, {}, acc::normal(0.5F), 50}, {"bias", 17}}}};
+}
+
+}  // namespace
+
+// Before the thread of a save copies anything, it waits here.
+extern "C" int pthread_setname_np(pthread_t /*thread*/, const char* name) noexcept {
+  if (Hold* const hold = begin_hold; hold != nullptr && std::string_view(name) == "acc-save") {
+    hold->pass();
+  }
+  return 0;
+}
+
+TEST_CASE("save_async writes the state at its call, whatever changes before its thread runs") {
+  const std::vector<Follow> follows = {
+      {"a step", [](auto&, auto&, const auto& step, const auto&) { step(); }},
+      {"steps",
+       [](auto&, auto&, const auto& step, const auto&) {
+         step();
+         step();
+         step();
+       }},
+      {"a load of weights",
+       [](auto& model, auto&, const auto&, const auto& weights) { model.load_weights(weights); }},
+      {"a write to memory that the program gets afterwards",
+       [](auto&, auto& optimizer, const auto&, const auto&) { overwrite(optimizer.shards()); }},
+      {"the same, of the model",
+       [](auto& model, auto&, const auto&, const auto&) { overwrite(model.shards()); }},
+  };
+  Job bfloat16 = sharded_job(2);
+  bfloat16.sharding.mixed_precision = acc::settings::MixedPrecision::bf16;
+  Job tiles = sharded_job(2);
+  tiles.sharding.sub_group_size = 64;
+  Job copies = sharded_job(2, Strategy::shard_optimizer);
+  copies.copy_gathers = true;
+  struct Case {
+    Job job;
+    acc::NamedRule rule = {"adamw", {{"lr", 0.05}}};
+    bool by_program = false;   ///< the rule is the program's
+    bool writes_kept = false;  ///< to memory that the program got before the save
+  };
+  const std::vector<Case> cases = {
+      {sharded_job(1, Strategy::no_shard)},
+      {sharded_job(3)},
+      {sharded_job(2, Strategy::full_shard, StateDictType::local)},
+      {sharded_job(4, Strategy::hybrid_shard, StateDictType::sharded, 2)},
+      {bfloat16},
+      {tiles},
+      {copies},
+      {sharded_job(2), {"sgd", {{"lr", 0.05}, {"momentum", 0.9}}}},
+      {sharded_job(2), {"lamb", {{"lr", 0.05}}}},
+      {sharded_job(2), {"muon", {{"lr", 0.05}}}},
+      {.job = sharded_job(2), .by_program = true},
+      {.job = sharded_job(2), .writes_kept = true},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    for (const Follow& follow : follows) {
+      CAPTURE(i);
+      CAPTURE(follow.what);
+      const TemporaryFolder folder;
+      const std::string usual = (folder.path() / "usual").string();
+      const std::string beside = (folder.path() / "beside").string();
+      const std::string weights = (folder.path() / "weights.safetensors").string();
+      Hold hold;
+      begin_hold = &hold;
+      acc::test::run_ranks(cases[i].job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model(1);
+        ModuleNet net(model, matrix_specs(3000));
+        auto optimizer =
+            cases[i].by_program ? model.optimizer(acc::ProgramRule{[](const auto& shards) {
+              for (const auto& each : shards) {
+                std::transform(each.gradient, each.gradient + each.numel,
+                               static_cast<float*>(each.weights), static_cast<float*>(each.weights),
+                               [](float g, float w) { return w - 0.05F * g; });
+              }
+            }})
+                                : model.optimizer(cases[i].rule);
+        const auto step = [&] {
+          net.micro_step(acc::test::usual_gradient(runtime.rank(), 0));
+          optimizer.step();
+        };
+        model.export_weights(weights, {});
+        step();
+        const auto kept =
+            cases[i].writes_kept ? optimizer.shards() : std::vector<acc::ParameterShard>{};
+        runtime.save(usual, model, optimizer, {});
+        hold.set(true);
+        runtime.barrier();
+        runtime.save_async(beside, model, optimizer, {});
+        hold.await(runtime.world_size());  // the threads run, and have copied nothing
+        overwrite(kept);
+        follow.happens(model, optimizer, step, weights);
+        runtime.barrier();
+        CHECK(!fs::exists(beside));
+        hold.set(false);
+        runtime.wait_save();
+        runtime.barrier();
+      });
+      begin_hold = nullptr;
+      const auto expected = bytes_of(usual);
+      const auto found = bytes_of(beside);
+      CHECK(found.size() == expected.size());
+      for (const auto& [name, bytes] : expected) {
+        CAPTURE(name);
+        REQUIRE(found.contains(name));
+        CHECK((name.ends_with(".metadata") || name == "acc_checkpoint.json" ||
+               found.at(name) == bytes));
+      }
+    }
+  }
+}
+
+TEST_CASE("a model and an optimizer that end while their save is written wait for their copies") {
+  const TemporaryFolder folder;
+  const std::string usual = (folder.path() / "usual").string();
+  const std::string beside = (folder.path() / "beside").string();
+  Hold hold;
+  begin_hold = &hold;
+  acc::test::run_ranks(sharded_job(2), [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    {
+      auto model = runtime.model(1);
+      ModuleNet net(model, matrix_specs(3000));
+      auto optimizer = model.optimizer(acc::AdamW{});
+      net.micro_step(acc::test::usual_gradient(runtime.rank(), 0));
+      optimizer.step();
+      runtime.save(usual, model, optimizer, {});
+      hold.set(true);
+      runtime.barrier();
+      runtime.save_async(beside, model, optimizer, {});
+    }
+    runtime.barrier();
+    hold.set(false);
+    runtime.wait_save();
+    runtime.barrier();
+  });
+  begin_hold = nullptr;
+  const auto found = bytes_of(beside);
+  for (const auto& [name, bytes] : bytes_of(usual)) {
+    CAPTURE(name);
+    CHECK(
+        (name.ends_with(".metadata") || name == "acc_checkpoint.json" || found.at(name) == bytes));
   }
 }
 
