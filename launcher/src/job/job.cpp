@@ -380,11 +380,12 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() {
 }
 
 /// Gives each worker a file in memory for its last snapshots, which the next worker with its place
-/// gets too (memory_checkpoint_every). A worker opens it by its path in this process, so that no
-/// descriptor, which would keep the memory, is passed on to what the worker starts.
+/// gets too (memory_checkpoint_every). A worker opens it, and reads those of the others, by paths
+/// in this process, so that no descriptor, which would keep the memory, is passed on to what the
+/// worker starts.
 void Job::give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    settings::Environment& environment = specs[i].environment;
+    const settings::Environment& environment = specs[i].environment;
     const auto wanted = environment.find("ACC_MEMORY_CHECKPOINT_EVERY");
     if (wanted == environment.end() || wanted->second == "0") {
       return;
@@ -398,8 +399,13 @@ void Job::give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs) {
       }
       snapshot_memories_.push_back(std::move(memory));
     }
-    environment[settings::kSnapshotMemoryVariable] =
-        fmt::format("/proc/{}/fd/{}", ::getpid(), snapshot_memories_[i].get());
+  }
+  std::string paths;
+  for (const UniqueFd& memory : snapshot_memories_) {
+    paths += fmt::format("{}/proc/{}/fd/{}", paths.empty() ? "" : ":", ::getpid(), memory.get());
+  }
+  for (supervision::WorkerSpec& each : specs) {
+    each.environment[settings::kSnapshotMemoryVariable] = paths;
   }
 }
 

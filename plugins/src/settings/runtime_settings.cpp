@@ -251,7 +251,10 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect([&] { result.share_gpus = read_boolean(environment, kShareGpusVariable, false); });
   result.trace = variable(environment, kTraceVariable);
   result.flight_record = variable(environment, flight::kRecordVariable, "");
-  result.snapshot_memory = variable(environment, kSnapshotMemoryVariable, "");
+  const std::string memories = variable(environment, kSnapshotMemoryVariable, "");
+  for (const std::string_view path : split(memories, ':')) {
+    result.snapshot_memory.emplace_back(path);
+  }
   result.recording.folder = variable(environment, kRecordVariable, "");
   faults.collect([&] { result.recording.steps = read_record_steps(environment); });
   result.data_record.folder = variable(environment, kDataRecordVariable);

@@ -7,6 +7,7 @@
 #include "acc/checkpoint/files/manifest.hpp"
 #include "acc/checkpoint/open/series_folder.hpp"
 #include "api/runtime_state.hpp"
+#include "state_dict/snapshot_recovery.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -174,8 +175,14 @@ bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optim
   detail::RuntimeState& state = *runtime_.state_;
   const trace::Scope traced(state.tracer.get(), "checkpoint", "checkpoint", "snapshot in memory");
   const auto parts = detail::RuntimeState::parts_of(std::vector<Trained>{{model, optimizer}});
+  if (const auto failure = state.snapshots->wait()) {
+    logger(Component::runtime).warn("the snapshot before step {}: {}", optimizer.steps(), *failure);
+  }
   try {
-    state.snapshots->keep(parts, saved, absolute(folder_));
+    state.snapshots->keep(parts, saved,
+                          {.run = absolute(folder_),
+                           .history = state.history,
+                           .every = state.settings.sharding.memory_checkpoint_every});
     return true;
   } catch (const Error& error) {
     if (error.code() != Errc::out_of_memory && error.code() != Errc::config) {
@@ -186,50 +193,6 @@ bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optim
   }
 }
 
-namespace {
-
-/// The newest step that all ranks have in memory; nothing, and a reason, if there is none. own: the
-/// steps of this rank.
-struct Agreed {
-  std::optional<std::int64_t> step;
-  std::string reason;
-};
-Agreed agreed_step(Runtime& runtime, const std::array<std::optional<std::int64_t>, 2>& own) {
-  constexpr double kNone = -1.0;
-  const auto number = [](const auto& step) { return step ? static_cast<double>(*step) : kNone; };
-  const std::vector<double> all =
-      runtime.all_gather(std::array<double, 2>{number(own[0]), number(own[1])});
-  const auto has = [&](int rank, double step) {
-    const auto at = static_cast<std::size_t>(rank) * 2;
-    return all[at] == step || all[at + 1] == step;
-  };
-  std::vector<int> without;
-  for (int rank = 0; rank < runtime.world_size(); ++rank) {
-    const auto at = static_cast<std::size_t>(rank) * 2;
-    if (all[at] == kNone && all[at + 1] == kNone) {
-      without.push_back(rank);
-    }
-  }
-  if (!without.empty()) {
-    const std::string ranks = without.size() > 8 ? fmt::format("{} ranks", without.size())
-                                                 : fmt::format("rank {}", fmt::join(without, ", "));
-    return {.step = {}, .reason = ranks + " without a whole snapshot in memory"};
-  }
-  Agreed agreed{.step = {}, .reason = "the ranks have snapshots of different steps in memory"};
-  for (const double step : {all[0], all[1]}) {
-    bool everywhere = step != kNone;
-    for (int rank = 0; everywhere && rank < runtime.world_size(); ++rank) {
-      everywhere = has(rank, step);
-    }
-    if (everywhere) {
-      agreed.step = std::max(agreed.step.value_or(0), static_cast<std::int64_t>(step));
-    }
-  }
-  return agreed;
-}
-
-}  // namespace
-
 std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
                                                                   Optimizer& optimizer) const {
   const std::optional<std::string> path = newest();
@@ -239,15 +202,13 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
     return path ? std::optional(load()) : std::nullopt;
   }
   const auto parts = detail::RuntimeState::parts_of(std::vector<Trained>{{model, optimizer}});
-  std::array<std::optional<std::int64_t>, 2> own;
   if (state.snapshots != nullptr) {
-    try {
-      own = state.snapshots->steps(parts, absolute(folder_));
-    } catch (const Error& error) {
-      logger(Component::runtime).warn("snapshots in memory are not used: {}", error.what());
-    }
+    state.snapshots->wait();
   }
-  const Agreed agreed = agreed_step(runtime_, own);
+  auto recovery = sharding::guarded(state.groups, [&] {
+    return state_dict::SnapshotRecovery(state.snapshots.get(), parts, absolute(folder_));
+  });
+  const auto& [choice, reason] = recovery.search();
   const double on_disk = by_rank_zero(runtime_, folder_, [&] {
     const auto manifest =
         path ? checkpoint::read_manifest(checkpoint::InputPath(*path)) : std::nullopt;
@@ -257,23 +218,26 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
                            : on_disk < 0.0 ? *path + " on disk"
                                            : fmt::format("step {} on disk, {}",
                                                          static_cast<std::int64_t>(on_disk), *path);
-  const bool from_memory = agreed.step && static_cast<double>(*agreed.step) >= on_disk;
-  if (runtime_.rank() == 0 && (agreed.step || state.settings.identity.restart_count > 0)) {
-    notice(Component::runtime, LogLevel::info, "acclaunch: ",
-           from_memory ? fmt::format("resuming from step {} in memory ({})", *agreed.step, disk)
-           : !path     ? fmt::format("starting anew: {}, {}", disk, agreed.reason)
-           : agreed.step
-               ? fmt::format("resuming from {} (step {} in memory is older)", disk, *agreed.step)
-               : fmt::format("resuming from {} ({})", disk, agreed.reason));
+  const bool from_memory = choice && static_cast<double>(choice->step) >= on_disk;
+  if (runtime_.rank() == 0 && (choice || state.settings.identity.restart_count > 0)) {
+    std::string how;
+    if (from_memory) {
+      how += reason.empty() ? "" : "; " + reason;
+      how +=
+          choice->sent.empty() ? "" : fmt::format("; {} from other machines", choice->sent.size());
+      how += choice->same_layout ? "" : fmt::format("; made by {} ranks", choice->ranks);
+    }
+    notice(
+        Component::runtime, LogLevel::info, "acclaunch: ",
+        from_memory ? fmt::format("resuming from step {} in memory ({}{})", choice->step, disk, how)
+        : !path     ? fmt::format("starting anew: {}, {}", disk, reason)
+        : choice ? fmt::format("resuming from {} (step {} in memory is older)", disk, choice->step)
+                 : fmt::format("resuming from {} ({})", disk, reason));
   }
   if (!from_memory) {
     return path ? std::optional(load()) : std::nullopt;
   }
-  return Resumed{
-      sharding::guarded(
-          state.groups,
-          [&] { return state.snapshots->restore(parts, *agreed.step, absolute(folder_)); }),
-      "memory"};
+  return Resumed{sharding::guarded(state.groups, [&] { return recovery.restore(); }), "memory"};
 }
 
 std::string CheckpointSeries::path_of(std::int64_t number) const {

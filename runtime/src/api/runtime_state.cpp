@@ -135,6 +135,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
     check_agreement(settings, *store);
   }
   save_id = agree_on_number(identity, settings.collective_timeout, store.get());
+  history = save_id;
   groups = sharding::make_groups(settings, store.get(), compute);
   auto recorder = std::make_shared<flight::Recorder>(settings.flight_record, identity.rank);
   open_snapshots();
@@ -148,15 +149,34 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   groups.record(std::move(recorder), tracer && on_host ? compute.device : nullptr);
 }
 
-/// Memory that cannot be opened (by a worker in a container of its own) costs only the snapshots.
+/// Memory that cannot be opened (by a worker in a container of its own) costs only the snapshots:
+/// of all ranks, since none is of use alone.
 void RuntimeState::open_snapshots() {
-  if (settings.snapshot_memory.empty() || settings.sharding.memory_checkpoint_every == 0) {
+  if (settings.sharding.memory_checkpoint_every == 0) {
     return;
   }
-  try {
-    snapshots = std::make_unique<state_dict::SnapshotMemory>(settings.snapshot_memory);
-  } catch (const Error& error) {
-    logger(Component::runtime).warn("no snapshots in memory: {}", error.what());
+  const auto& identity = settings.identity;
+  std::array<double, 1> lacks = {1.0};
+  if (!settings.snapshot_memory.empty()) {
+    try {
+      snapshots = std::make_unique<state_dict::SnapshotMemory>(
+          settings.snapshot_memory, static_cast<std::size_t>(identity.local_rank));
+      lacks[0] = 0.0;
+    } catch (const Error& error) {
+      logger(Component::runtime).warn("no snapshots in memory: {}", error.what());
+    }
+  }
+  groups.world->all_reduce(lacks, ReduceOp::max)->wait();
+  if (lacks[0] != 0.0) {
+    snapshots.reset();
+    return;
+  }
+  std::string why;
+  if (auto neighbour =
+          state_dict::NeighbourCopy::make(settings, groups, *compute.device, store.get(), why)) {
+    snapshots->send_by(std::move(neighbour));
+  } else if (!why.empty() && identity.rank == 0) {
+    logger(Component::runtime).warn("no copies of snapshots on other machines: {}", why);
   }
 }
 

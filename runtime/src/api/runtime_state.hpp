@@ -66,6 +66,8 @@ class RuntimeState {
   /// Number of the next save, part of its temporary names: the same on all ranks, and different
   /// from those of earlier saves and, being random at first, of other jobs.
   std::uint32_t save_id = 0;
+  /// Number of this attempt of the job, the same on all ranks.
+  std::uint32_t history = 0;
   /// Memory for snapshots that outlives this process; null: none.
   std::unique_ptr<state_dict::SnapshotMemory> snapshots;
   std::map<std::string, KnownSeries> series;  ///< on rank 0, by absolute path of the folder

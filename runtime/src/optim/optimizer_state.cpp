@@ -503,7 +503,7 @@ std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
   const trace::Scope scope(context.tracer.get(), "optimizer", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step(updates_all());
-  model_->late_copies.before_step();
+  model_->late_copies.before_step(steps + 1);
   model_->finish_reductions();
   check_alike();
   if (const double correction = model_->mean_correction(); correction != 1.0) {

@@ -107,9 +107,9 @@ void LateCopies::forget_ended() {
   std::erase_if(copies_, [](const Known& each) { return each.copy->ended(); });
 }
 
-void LateCopies::add(std::shared_ptr<LateCopy> copy, Ends ends) {
+void LateCopies::add(std::shared_ptr<LateCopy> copy, std::optional<std::int64_t> ends_before) {
   forget_ended();
-  copies_.push_back({std::move(copy), ends});
+  copies_.push_back({std::move(copy), ends_before});
 }
 
 void LateCopies::before_write(device::Device& device, std::span<const std::byte> values) {
@@ -131,9 +131,9 @@ void LateCopies::before_end(device::Device& device) noexcept {
   }
 }
 
-void LateCopies::before_step() {
+void LateCopies::before_step(std::int64_t step) {
   for (const Known& each : copies_) {
-    if (each.ends == Ends::before_the_next_step) {
+    if (each.ends_before && step >= *each.ends_before) {
       each.copy->await_end();
     }
   }

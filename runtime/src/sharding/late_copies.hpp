@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -81,11 +82,9 @@ class LateCopy {
 /// or moments calls `before_write` or `before_writes` first. Used by the thread that trains.
 class LateCopies {
  public:
-  enum class Ends {
-    any_time,
-    before_the_next_step,  ///< the next step waits for its end, and not only for its arrays
-  };
-  void add(std::shared_ptr<LateCopy> copy, Ends ends);
+  /// ends_before: number of the step that waits for the end of the copy, before the ranks meet in
+  /// it; absent: no step does, and each waits for the arrays that it changes.
+  void add(std::shared_ptr<LateCopy> copy, std::optional<std::int64_t> ends_before = {});
   /// Called before `values` are changed, by this thread or by work on the compute stream of
   /// `device`, whose memory they are.
   void before_write(device::Device& device, std::span<const std::byte> values);
@@ -93,8 +92,8 @@ class LateCopies {
   void before_writes(device::Device& device);
   /// Called before any array is freed. A failure of the device is not reported.
   void before_end(device::Device& device) noexcept;
-  /// Called before the ranks meet in a step.
-  void before_step();
+  /// Called before the ranks meet in step number `step`, which counts from 1.
+  void before_step(std::int64_t step);
 
   /// Called when the program gets memory of weights, which it may change at any time.
   void expose_weights(device::Device& device);
@@ -107,7 +106,7 @@ class LateCopies {
  private:
   struct Known {
     std::shared_ptr<LateCopy> copy;
-    Ends ends;
+    std::optional<std::int64_t> ends_before;
   };
   void forget_ended();
 

@@ -35,6 +35,8 @@ class HeldValues {
   [[nodiscard]] std::size_t nbytes() const noexcept {
     return static_cast<std::size_t>(numel_) * size_;
   }
+  [[nodiscard]] Changes changes() const noexcept { return changes_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {values_, nbytes()}; }
   /// Leaves out all elements but [begin, end) of the array.
   void narrow(std::int64_t begin, std::int64_t end);
   /// Copies to bytes [at, at + nbytes()) of `memory`, which is host memory. Values that may change

@@ -294,7 +294,7 @@ void copy_values(Snapshot& snapshot, std::span<const Part> parts) {
       }
     }
     device.record(device.compute())->synchronize();
-    model.late_copies.add(copy, sharding::LateCopies::Ends::any_time);
+    model.late_copies.add(copy);
     snapshot.copies.push_back(std::move(copy));
   }
 }

@@ -1,52 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/base/unique_fd.hpp"
 #include "state_dict/model_files.hpp"
+#include "state_dict/neighbour_copy.hpp"
+#include "state_dict/snapshot_file.hpp"
 
-#include <array>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace acc::state_dict {
 
-/// The last two snapshots of one rank, in memory that outlives its process: a file in memory that
-/// the launcher holds. They alternate between two halves, each with a checksum and a mark that is
-/// written last, so that a rank that is killed while it writes one leaves the other whole. A
-/// snapshot has all values of the rank's shards, and fits the same rank of a job of the same layout
-/// only.
+/// The memory for snapshots of the ranks of one machine, which outlives them. A rank writes its own
+/// file: its last two snapshots, and those that a rank of another machine sends. Used by the thread
+/// that trains; another thread copies, and sends to the next machine.
 class SnapshotMemory {
  public:
-  /// path: of the file, which is open in the launcher ("/proc/PID/fd/N"). Throws Error(config) with
-  /// the path.
-  explicit SnapshotMemory(const std::string& path);
+  /// paths: of the files of all ranks that this machine has had, by local rank ("/proc/PID/fd/N");
+  /// own: number of this rank's file. Throws Error(config) with the path if that cannot be opened.
+  SnapshotMemory(const std::vector<std::string>& paths, std::size_t own);
+  ~SnapshotMemory();
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  /// Replaces the older snapshot. what: names the run, for which alone the snapshot counts. Not
-  /// collective. Throws Error(out_of_memory | config); the other snapshot stays whole then.
-  void keep(std::span<const Part> parts, const SavedState& state, const std::string& what);
-  /// Returns the steps of the two snapshots; nothing for one that is not whole, or of another
-  /// layout, rank or run. Reads all their bytes. Not collective.
-  [[nodiscard]] std::array<std::optional<std::int64_t>, 2> steps(std::span<const Part> parts,
-                                                                 const std::string& what) const;
-  /// Restores a snapshot. step: one of `steps`, which all ranks have. Collective: an error of one
-  /// rank becomes an error of all.
-  SavedState restore(std::span<const Part> parts, std::int64_t step, const std::string& what) const;
+  /// Sends each snapshot to the next machine too.
+  void send_by(std::unique_ptr<NeighbourCopy> neighbour) { neighbour_ = std::move(neighbour); }
+
+  /// For which attempt and run snapshots are made, and how often.
+  struct Series {
+    std::string run;            ///< name of the run, for which alone its snapshots count
+    std::uint64_t history = 0;  ///< the same number on all ranks, of this attempt alone
+    std::int64_t every = 1;     ///< steps from one snapshot to the next
+  };
+  /// Begins to replace the older snapshot, and waits for the end of the snapshot before. Weights
+  /// and moments are copied on another thread, or before they change. The snapshot is complete
+  /// before the ranks meet in the step after which the next one is made, so that there is always
+  /// one that all ranks have. A second call for a step does nothing. Not collective, but all ranks
+  /// call it in the same steps. Throws Error(out_of_memory | config); the other snapshot stays
+  /// whole then.
+  void keep(std::span<const Part> parts, const SavedState& state, const Series& series);
+  /// Waits for the snapshot that is being made. Returns the reason if it is not complete.
+  std::optional<std::string> wait();
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  /// Null if it cannot be opened.
+  [[nodiscard]] const SnapshotFile* file(std::size_t number) const { return files_[number].get(); }
 
  private:
-  struct Head;
-  using Halves = std::array<std::optional<std::int64_t>, 2>;
-  [[nodiscard]] Head head_of(int half) const;
-  [[nodiscard]] bool is_whole(int half, const Head& head) const;
-  [[nodiscard]] std::string meta_of(int half, const Head& head) const;
-  void read(std::uint64_t offset, std::span<std::byte> to) const;
-  void write(std::uint64_t offset, std::span<const std::byte> from) const;
+  struct Begun;
+  std::optional<Begun> begin(std::span<const Part> parts, const SavedState& state,
+                             const Series& series);
+  void write_now(std::span<const Part> parts, Begun& begun);
+  void complete(const Begun* begun) noexcept;
 
-  std::string path_;
-  UniqueFd file_;
+  std::vector<std::unique_ptr<SnapshotFile>> files_;
+  SnapshotFile& own_;
+  std::unique_ptr<NeighbourCopy> neighbour_;  ///< null: none
+  std::optional<std::int64_t> kept_;          ///< step of the last snapshot of this process
+  std::vector<device::MemoryPtr> staging_;    ///< page-locked, by model, if its updater is a GPU
+  std::thread thread_;
+  std::optional<std::string> failure_;  ///< of the thread; read when it has ended
 };
 
 }  // namespace acc::state_dict

@@ -145,6 +145,8 @@ TEST_CASE("each field of the sharding settings can be set by its setting") {
       {"none", "save_async", "true", [](const auto& s) { return s.save_async; }},
       {"none", "memory_checkpoint_every", "7",
        [](const auto& s) { return s.memory_checkpoint_every == 7; }},
+      {"none", "memory_checkpoint_rate", "8",
+       [](const auto& s) { return s.memory_checkpoint_rate == 8; }},
       {"none", "gradient_accumulation_steps", "3",
        [](const auto& s) { return s.gradient_accumulation_steps == 3; }},
       {"none", "gradient_clipping", "0.5",
@@ -347,9 +349,9 @@ TEST_CASE("variables that only the runtime reads") {
                                                {"ACC_DATA_RECORD", "samples"},
                                                {"ACC_DATA_ROUND", "3"},
                                                {"ACC_TRACE", "trace.json"},
-                                               {"ACC_SNAPSHOT_MEMORY", "memory"},
+                                               {"ACC_SNAPSHOT_MEMORY", "memory:other"},
                                                {"ACC_FLIGHT_RECORD", "record"}}));
-  CHECK(settings.snapshot_memory == "memory");
+  CHECK(settings.snapshot_memory == std::vector<std::string>{"memory", "other"});
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
   CHECK(settings.device_collectives == DeviceCollectives::staged);

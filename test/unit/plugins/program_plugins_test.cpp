@@ -38,6 +38,7 @@ FullyShardedDataParallelPlugin full_fsdp() {
   plugin.deterministic = true;
   plugin.save_async = true;
   plugin.memory_checkpoint_every = 9;
+  plugin.memory_checkpoint_rate = 10;
   plugin.gradient_accumulation_steps = 3;
   plugin.gradient_clipping = 0.5;
   plugin.fsdp_version = 2;
@@ -120,6 +121,8 @@ TEST_CASE("each plugin field round-trips through its setting") {
   read.save_async = std::nullopt;
   CHECK(read.memory_checkpoint_every == 0);
   read.memory_checkpoint_every = std::nullopt;
+  CHECK(read.memory_checkpoint_rate == 0);
+  read.memory_checkpoint_rate = std::nullopt;
   CHECK(read == deepspeed);
 }
 

@@ -34,8 +34,19 @@ class Memories {
       files_.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
     }
   }
-  [[nodiscard]] std::string path(int rank) const {
-    return fmt::format("/proc/self/fd/{}", files_.at(static_cast<std::size_t>(rank)).get());
+  /// The paths that a launcher gives the ranks of its machine: all of them, with one machine, also
+  /// those of ranks that are there no more.
+  [[nodiscard]] std::vector<std::string> paths(
+      const acc::settings::WorkerIdentity& identity) const {
+    std::vector<std::string> all;
+    const int first = identity.node_rank * identity.local_world_size;
+    const int end = identity.num_nodes == 1 ? static_cast<int>(files_.size())
+                                            : first + identity.local_world_size;
+    for (int rank = first; rank < end; ++rank) {
+      all.push_back(
+          fmt::format("/proc/self/fd/{}", files_.at(static_cast<std::size_t>(rank)).get()));
+    }
+    return all;
   }
   /// Forgets what a rank had, as a machine that replaces a lost one.
   void clear(int rank) const {
@@ -55,8 +66,8 @@ class Memories {
   std::vector<acc::UniqueFd> files_;
 };
 
-Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0) {
-  Job job = acc::test::job_of(strategy, ranks);
+Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0, int machines = 1) {
+  Job job = acc::test::job_of(strategy, ranks, machines);
   job.sharding.shard_size = shard_size;
   job.sharding.memory_checkpoint_every = 2;
   return job;
@@ -70,11 +81,12 @@ struct Attempt {
   std::string value;       ///< of each rank, as restored
   Weights weights;
 };
-Attempt attempt(const Job& job, const std::string& folder, const Memories& memories, int until) {
+Attempt attempt(const Job& job, const std::string& folder, const Memories& memories, int until,
+                bool saves_step_4 = false) {
   Attempt result;
   acc::test::run_ranks(job, [&](auto settings, auto store) {
     const int rank = settings.identity.rank;
-    settings.snapshot_memory = memories.path(rank);
+    settings.snapshot_memory = memories.paths(settings.identity);
     settings.identity.restart_count = 1;
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(1);
@@ -85,7 +97,10 @@ Attempt attempt(const Job& job, const std::string& folder, const Memories& memor
     const auto resumed = series.resume(model, optimizer);
     if (resumed) {
       CHECK(acc::test::step_of(resumed->state) == optimizer.steps());
-      CHECK(resumed->state.of_rank.at("rank") == acc::ProgramValue(std::int64_t{rank}));
+      if (const auto own = resumed->state.of_rank.find("rank");
+          own != resumed->state.of_rank.end()) {
+        CHECK(own->second == acc::ProgramValue(std::int64_t{rank}));
+      }
     }
     if (rank == 0) {
       result.from = resumed ? resumed->from : "";
@@ -97,7 +112,7 @@ Attempt attempt(const Job& job, const std::string& folder, const Memories& memor
       acc::SavedState state = acc::test::at_step(optimizer.steps());
       state.of_rank["rank"] = std::int64_t{rank};
       CHECK(series.keep_in_memory(model, optimizer, state) == (optimizer.steps() % 2 == 0));
-      if (optimizer.steps() == 3) {
+      if (optimizer.steps() == 3 || (saves_step_4 && optimizer.steps() == 4)) {
         series.save(model, optimizer, state);
       }
     }
@@ -149,24 +164,120 @@ TEST_CASE("a series resumes from the newest step that all ranks hold in memory")
   }
 }
 
-TEST_CASE("a snapshot in memory of another layout, series or number of ranks is not used") {
+TEST_CASE("a snapshot in memory of another series is not used") {
   const TemporaryFolder folder;
   const std::string path = folder.path().string();
   const Memories memories(4);
   const Job job = job_with_memory(4, Strategy::full_shard);
   attempt(job, path, memories, 5);
   CHECK(attempt(job, path + "/other", memories, 1).from.empty());
-  const Attempt fewer = attempt(job_with_memory(2, Strategy::full_shard), path, memories, 3);
-  CHECK(fewer.from == path + "/checkpoint_0");
-  CHECK(fewer.began == 3);
-  // The snapshots of ranks 0 and 1 were not overwritten in these runs, which kept none.
   CHECK(attempt(job, path, memories, 5).began == 4);
+}
+
+TEST_CASE("another number of ranks, or another strategy, resumes from memory") {
+  const Job four = job_with_memory(4, Strategy::full_shard);
+  const Job hybrid = job_with_memory(4, Strategy::hybrid_shard, 2);
+  const Job two = job_with_memory(2, Strategy::full_shard);
+  struct Case {
+    Job before;
+    Job after;
+  };
+  for (const Case& each : {Case{four, two}, Case{two, four}, Case{four, hybrid}, Case{hybrid, two},
+                           Case{four, job_with_memory(3, Strategy::full_shard)},
+                           Case{four, job_with_memory(1, Strategy::no_shard)},
+                           Case{job_with_memory(2, Strategy::no_shard), four},
+                           Case{job_with_memory(2, Strategy::shard_optimizer), two}}) {
+    CAPTURE(each.before.world_size);
+    CAPTURE(each.after.world_size);
+    const TemporaryFolder folder;
+    const std::string path = folder.path().string();
+    const Memories memories(4);
+    attempt(each.before, path, memories, 4);
+    const Attempt resumed = attempt(each.after, path, memories, 7);
+    CHECK(resumed.from == "memory");
+    CHECK(resumed.began == 4);
+    // The same from a checkpoint on disk: of step 3, from which the first job makes step 4.
+    const TemporaryFolder other;
+    const Memories unused(4);
+    const std::string disk = other.path().string();
+    CHECK(attempt(each.before, disk, unused, 4, true).began == 0);
+    const Memories none(4);
+    const Attempt loaded = attempt(each.after, disk, none, 7);
+    CHECK(loaded.began == 4);
+    CHECK(resumed.weights == loaded.weights);  // bitwise
+  }
+}
+
+TEST_CASE("a machine that replaces a lost one gets its state from the memory of another machine") {
+  struct Case {
+    const char* what;
+    Job before;
+    std::vector<int> lost;  ///< ranks whose machine is lost
+    Job after;
+    bool from_memory = true;
+  };
+  const auto machines = [](int count, int ranks, Strategy strategy, int shard_size = 0) {
+    return job_with_memory(ranks, strategy, shard_size, count);
+  };
+  const Job two = machines(2, 4, Strategy::full_shard);
+  const Job three = machines(3, 3, Strategy::full_shard);
+  const Job hybrid = machines(2, 4, Strategy::hybrid_shard, 2);
+  for (const Case& each : {
+           Case{"one of two", two, {2, 3}, two},
+           Case{"the first of two", two, {0, 1}, two},
+           Case{"one of three", three, {1}, three},
+           Case{"the last of three", three, {2}, three},
+           Case{"one of three and the one that has its copies", three, {0, 1}, three, false},
+           Case{"one of two, whose shards the other has", hybrid, {0, 1}, hybrid},
+           Case{"one of two without shards",
+                machines(2, 4, Strategy::no_shard),
+                {2, 3},
+                machines(2, 4, Strategy::no_shard)},
+           Case{"one of two, and none replaces it",
+                two,
+                {2, 3},
+                machines(1, 2, Strategy::full_shard)},
+           Case{"one of three, and none replaces it",
+                three,
+                {2},
+                machines(2, 2, Strategy::full_shard)},
+           Case{"none, but there is one more", machines(1, 2, Strategy::full_shard), {}, two},
+       }) {
+    CAPTURE(each.what);
+    const TemporaryFolder folder;
+    const std::string path = folder.path().string();
+    const Memories memories(4);
+    attempt(each.before, path, memories, 5);
+    for (const int rank : each.lost) {
+      memories.clear(rank);
+    }
+    const Attempt resumed = attempt(each.after, path, memories, 7);
+    CHECK(resumed.from == (each.from_memory ? "memory" : path + "/checkpoint_0"));
+    CHECK(resumed.began == (each.from_memory ? 4 : 3));
+    if (each.before.world_size == each.after.world_size) {
+      const TemporaryFolder other;
+      const Memories unused(4);
+      CHECK(resumed.weights ==
+            attempt(each.after, other.path().string(), unused, 7).weights);  // bitwise
+    }
+  }
+}
+
+TEST_CASE("snapshots that are damaged on a neighbour's machine are not used") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const Memories memories(2);
+  const Job job = job_with_memory(2, Strategy::full_shard, 0, 2);
+  attempt(job, path, memories, 5);
+  memories.clear(1);
+  memories.damage(0, 3);  // the copy of rank 1's snapshot of step 4
+  CHECK(attempt(job, path, memories, 5).from == path + "/checkpoint_0");
 }
 
 TEST_CASE("memory that cannot be opened costs only the snapshots") {
   const TemporaryFolder folder;
   acc::test::run_ranks(job_with_memory(2, Strategy::full_shard), [&](auto settings, auto store) {
-    settings.snapshot_memory = "/nonexistent/memory";
+    settings.snapshot_memory = {"/nonexistent/memory", "/nonexistent/memory"};
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(1);
     ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}}});

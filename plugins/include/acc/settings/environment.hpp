@@ -20,7 +20,8 @@ using Environment = std::map<std::string, std::string>;
 /// to a rendezvous store. The runtime derives the names of its store keys from it, and ranks use it
 /// to prove to each other that they belong to the same job.
 inline constexpr const char* kJobSecretVariable = "ACC_JOB_SECRET";
-/// Path of a worker's memory for snapshots, which the launcher holds while it restarts workers.
+/// Paths of the memory for snapshots of a machine's workers, by local rank, with ':' between them.
+/// The launcher holds it while it restarts workers.
 inline constexpr const char* kSnapshotMemoryVariable = "ACC_SNAPSHOT_MEMORY";
 
 /// Returns the value of a variable, or `fallback` if it is unset or empty.

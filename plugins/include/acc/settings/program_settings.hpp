@@ -24,6 +24,7 @@ struct TrainingFields {
   std::optional<bool> deterministic;
   std::optional<bool> save_async;
   std::optional<std::int64_t> memory_checkpoint_every;
+  std::optional<std::int64_t> memory_checkpoint_rate;
   std::optional<int> gradient_accumulation_steps;
   std::optional<double> gradient_clipping;
 

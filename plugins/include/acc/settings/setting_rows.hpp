@@ -252,6 +252,13 @@ return std::array{
                .plugin = field<&TrainingFields::memory_checkpoint_every>(),
                .engine = member<&ShardingSettings::memory_checkpoint_every>(
                    "steps between snapshots in memory")},
+    SettingRow{.section = training, .key = "memory_checkpoint_rate", .flag = Flag::value,
+               .type = Type::count, .fallback = "0", .unit = "bytes per second",
+               .help = "largest rate at which each rank sends its copy of memory_checkpoint_every to "
+                       "another machine; 0: no limit",
+               .plugin = field<&TrainingFields::memory_checkpoint_rate>(),
+               .engine = member<&ShardingSettings::memory_checkpoint_rate>(
+                   "the rate of copies to other machines")},
 
     SettingRow{.section = fsdp, .key = "fsdp_version", .flag = Flag::value, .type = Type::integer,
                .fallback = "1", .allowed = "1..2", .environment = "FSDP_VERSION",

@@ -93,6 +93,8 @@ struct ShardingSettings {
   bool save_async = false;  ///< CheckpointSeries saves beside the training
   /// Steps between two snapshots in memory (CheckpointSeries::keep_in_memory); 0: none.
   std::int64_t memory_checkpoint_every = 0;
+  /// Bytes per second that a rank sends of each to another machine; 0: no limit.
+  std::int64_t memory_checkpoint_rate = 0;
 
   // DeepSpeed's counts of elements. The defaults give FSDP's behaviour.
   /// Largest number of elements per gradient reduction; 0: one unit at a time.
@@ -196,9 +198,9 @@ struct RuntimeSettings {
   /// ACC_FLIGHT_RECORD: file in which this worker records its last collectives for the launcher
   /// (acc/base/flight_record.hpp); empty: none.
   std::string flight_record;
-  /// ACC_SNAPSHOT_MEMORY: path of this rank's memory for snapshots, a file in memory that the
-  /// launcher holds; empty: none.
-  std::string snapshot_memory;
+  /// ACC_SNAPSHOT_MEMORY: paths of the memory for snapshots of this machine's ranks, files in
+  /// memory that the launcher holds, by local rank; empty: none.
+  std::vector<std::string> snapshot_memory;
   /// What this process records for `acclaunch compare` (docs/formats/recording.md).
   struct Recording {
     std::string folder;  ///< ACC_RECORD; empty: nothing

@@ -36,9 +36,10 @@ class ACC_API CheckpointSeries {
   /// True if the number of steps is a multiple of the setting memory_checkpoint_every and the
   /// launcher gives memory for it. Not collective.
   [[nodiscard]] bool is_memory_due(const Optimizer& optimizer) const;
-  /// Copies the state to memory that outlives this process, if `is_memory_due`. Called after each
-  /// step. Returns true if it has copied. A failure is a warning, and no reason to stop. Not
-  /// collective.
+  /// Begins to copy the state to memory that outlives this process, if `is_memory_due`. Called
+  /// after each step, on all ranks. Returns true if it has begun: another thread copies, and sends
+  /// the copy to the next machine, while the training goes on; what it has not copied is copied
+  /// before it changes. A failure is a warning, and no reason to stop. Not collective.
   bool keep_in_memory(const Model& model, const Optimizer& optimizer,
                       const SavedState& state) const;
 
@@ -47,8 +48,9 @@ class ACC_API CheckpointSeries {
     SavedState state;
     std::string from;  ///< path of the checkpoint, or "memory"
   };
-  /// Loads the newest state: that in memory which all ranks hold whole, if its step is not before
-  /// that of `newest`; else `newest`. Empty if there is neither. Rank 0 logs which and why.
+  /// Loads the newest state: that in the memory of the machines, if all of it is whole, whatever
+  /// number of ranks has made it, and if its step is not before that of `newest`; else `newest`.
+  /// Empty if there is neither. Rank 0 logs which and why.
   /// Collective. Throws what `Runtime::load` throws.
   [[nodiscard]] std::optional<Resumed> resume(Model& model, Optimizer& optimizer) const;
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/collectives/process_group.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "acc/settings/sharding_settings.hpp"
+#include "device/device.hpp"
+#include "sharding/groups.hpp"
+#include "state_dict/snapshot_file.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace acc::state_dict {
+
+/// The exchange of snapshots between machines: each rank sends its newest one to the rank with its
+/// local rank on the next machine, whose file keeps it, and gets one from the machine before. It
+/// has process groups of its own, for the thread that makes snapshots.
+class NeighbourCopy {
+ public:
+  /// Collective over the job's ranks. store: outlives this object. Null if there is one machine, or
+  /// if machines have different numbers of ranks; why: the reason of the latter.
+  static std::unique_ptr<NeighbourCopy> make(const settings::RuntimeSettings& settings,
+                                             const sharding::Groups& groups, device::Device& device,
+                                             rendezvous::Store* store, std::string& why);
+
+  /// Sends the snapshot in a place of `file`, or says that there is none (-1), and writes the one
+  /// that arrives. Where a replica on another machine has the same values, only the others are
+  /// sent. Returns the reason if something has failed: nothing is exchanged any more then, and the
+  /// older copies stay.
+  std::optional<std::string> exchange(const SnapshotFile& file, int place) noexcept;
+
+ private:
+  /// One direction: to the next machine, or from the one before.
+  struct Lane {
+    std::shared_ptr<collectives::ProcessGroup> group;  ///< of the two ranks
+    int root = 0;                                      ///< of the sender, in the group
+    int sender = 0;                                    ///< its rank in the job
+  };
+  struct Outgoing;
+  void exchange_all(const SnapshotFile& file, int place);
+  [[nodiscard]] Outgoing outgoing(const SnapshotFile& file, int place) const;
+  void limit(std::size_t nbytes, double seconds) const;
+
+  NeighbourCopy() = default;
+  device::DevicePtr device_;
+  std::unique_ptr<rendezvous::Store> store_;
+  settings::RuntimeSettings settings_;
+  Lane out_;
+  Lane in_;
+  bool has_replica_ = false;  ///< on another machine
+  std::int64_t rate_ = 0;     ///< bytes per second; 0: no limit
+  std::optional<std::string> failure_;
+};
+
+}  // namespace acc::state_dict
