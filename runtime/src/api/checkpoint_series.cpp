@@ -223,16 +223,18 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
     std::string how;
     if (from_memory) {
       how += reason.empty() ? "" : "; " + reason;
-      how +=
-          choice->sent.empty() ? "" : fmt::format("; {} from other machines", choice->sent.size());
+      how += choice->sent.empty()
+                 ? ""
+                 : fmt::format("; {} snapshots from other machines", choice->sent.size());
       how += choice->same_layout ? "" : fmt::format("; made by {} ranks", choice->ranks);
     }
-    notice(
-        Component::runtime, LogLevel::info, "acclaunch: ",
-        from_memory ? fmt::format("resuming from step {} in memory ({}{})", choice->step, disk, how)
-        : !path     ? fmt::format("starting anew: {}, {}", disk, reason)
-        : choice ? fmt::format("resuming from {} (step {} in memory is older)", disk, choice->step)
-                 : fmt::format("resuming from {} ({})", disk, reason));
+    notice(Component::runtime, LogLevel::info, "acclaunch: ",
+           from_memory
+               ? fmt::format("resuming from step {} in memory ({}{})", choice->step, disk, how)
+           : !path  ? fmt::format("starting anew: {}, {}", disk, reason)
+           : choice ? fmt::format("resuming from {} ({}step {} in memory is older)", disk,
+                                  reason.empty() ? "" : reason + ", ", choice->step)
+                    : fmt::format("resuming from {} ({})", disk, reason));
   }
   if (!from_memory) {
     return path ? std::optional(load()) : std::nullopt;

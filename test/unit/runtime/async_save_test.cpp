@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/runtime.hpp"
 #include "acc/runtime/checkpoint_series.hpp"
@@ -10,6 +11,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -208,7 +210,7 @@ namespace {
 
 /// What may follow a call of save_async. weights: a file of weights.
 struct Follow {
-  const char* what;
+  std::string what;
   std::function<void(acc::Model& model, acc::Optimizer& optimizer,
                      const std::function<void()>& step, const std::string& weights)>
       happens;
@@ -231,7 +233,8 @@ std::vector<acc::test::UnitSpec> matrix_specs(int rows) {
 
 // Before the thread of a save copies anything, it waits here.
 extern "C" int pthread_setname_np(pthread_t /*thread*/, const char* name) noexcept {
-  if (Hold* const hold = begin_hold; hold != nullptr && std::string_view(name) == "acc-save") {
+  if (Hold* const hold = begin_hold;
+      hold != nullptr && std::string_view(name).starts_with("acc-s")) {
     hold->pass();
   }
   return 0;
@@ -333,6 +336,75 @@ TEST_CASE("save_async writes the state at its call, whatever changes before its 
         CHECK((name.ends_with(".metadata") || name == "acc_checkpoint.json" ||
                found.at(name) == bytes));
       }
+    }
+  }
+}
+
+TEST_CASE("a snapshot in memory is of its call, whatever changes before its thread runs") {
+  std::map<int, std::vector<float>> weights;  // after the third step: as made, as resumed
+  for (const bool exposes : {false, true}) {  // the program has memory of the weights
+    CAPTURE(exposes);
+    Job job = sharded_job(2);
+    job.sharding.memory_checkpoint_every = 2;
+    const TemporaryFolder folder;
+    const acc::UniqueFd files[] = {acc::UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)),
+                                   acc::UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC))};
+    std::vector<std::string> paths;
+    for (const acc::UniqueFd& file : files) {
+      paths.push_back(fmt::format("/proc/self/fd/{}", file.get()));
+    }
+    Hold hold;
+    const auto attempt = [&](bool resumes) {
+      acc::test::run_ranks(job, [&](auto settings, auto store) {
+        settings.snapshot_memory = paths;
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model(1);
+        ModuleNet net(model, matrix_specs(3000));
+        auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05});
+        const acc::CheckpointSeries series(runtime, folder.path().string(), {});
+        const auto step = [&] {
+          net.micro_step(acc::test::usual_gradient(runtime.rank(), 0));
+          optimizer.step();
+        };
+        CHECK(series.resume(model, optimizer).has_value() == resumes);
+        if (!resumes) {
+          step();
+          step();
+        }
+        CHECK(optimizer.steps() == 2);
+        if (resumes) {
+          step();  // with the moments
+        }
+        const auto values = net.read().at("block.weight");
+        if (!resumes) {
+          const auto kept = exposes ? optimizer.shards() : std::vector<acc::ParameterShard>{};
+          hold.set(true);
+          runtime.barrier();
+          CHECK(series.keep_in_memory(model, optimizer, {}));
+          hold.await(2);  // the threads run, and have copied nothing
+          overwrite(kept);
+          step();
+          if (!exposes && runtime.rank() == 0) {
+            weights[0] = net.read().at("block.weight");
+          } else if (!exposes) {
+            static_cast<void>(net.read());
+          }
+          runtime.barrier();
+          hold.set(false);
+        } else if (!exposes && runtime.rank() == 0) {
+          weights[1] = values;
+        } else if (exposes && runtime.rank() == 0) {
+          CHECK(values == weights[0]);  // of the run whose memory nobody has overwritten
+        }
+        runtime.barrier();
+      });
+    };
+    begin_hold = &hold;
+    attempt(false);
+    begin_hold = nullptr;
+    attempt(true);
+    if (!exposes) {
+      CHECK(weights[0] == weights[1]);
     }
   }
 }
