@@ -12,8 +12,9 @@ The network card of each machine sends and receives at M Mbit/s; 0: no limit. Ev
 runs each implementation once, one after the other; speeds are medians over the rounds of each run's median
 step. "exposed" is the time of a step in which the ranks of train_gpt wait for others, by the timelines of
 `acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "card" is the time that the
-bytes of the strategy need at the card in fp32, by the formulas of bench/wire.py, "one host" the speed of the
-same number of ranks on one machine. Needs root, tc, and the kernel's bridge and token bucket filter.
+bytes of the strategy need at the card in fp32, by the formulas of bench/wire.py, "quantized" train_gpt with
+quantized_gradients and, where weights are sharded, quantized_weights, "one host" the speed of the same number of
+ranks on one machine. Needs root, tc, and the kernel's bridge and token bucket filter.
 """
 import argparse
 import collections
@@ -34,10 +35,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
 
-IMPLS = ("fsdp2", "ddp", "one")
+IMPLS = ("quantized", "fsdp2", "ddp", "one")
+OURS = ("train_gpt", "quantized")
+SHARDS_NO_WEIGHTS = {"fsdp_no_shard", "zero0", "zero1"}
 
 
-def train_gpt(args, case, cluster, names, strategy, folder, port):
+def quantized_settings(strategy):
+    kinds = ("GRADIENTS",) if train.CONFIGS[strategy] in SHARDS_NO_WEIGHTS else ("GRADIENTS", "WEIGHTS")
+    return {f"ACC_QUANTIZED_{kind}": "true" for kind in kinds}
+
+
+def train_gpt(args, case, cluster, names, impl, strategy, folder, port):
     """Returns the tokens/s of all ranks, and the exposed communication in ms per step."""
     metrics, traces = folder / "metrics.jsonl", folder / "traces"
     metrics.unlink(missing_ok=True)
@@ -46,6 +54,8 @@ def train_gpt(args, case, cluster, names, strategy, folder, port):
     command = train.train_gpt_command(args, case, world, strategy, args.dtype, folder, metrics)
     place = command.index(str(args.bin / "train_gpt"))
     environment = {"ACC_REDUCE_DTYPE": args.reduce_dtype} if args.reduce_dtype else {}
+    if impl == "quantized":
+        environment |= quantized_settings(strategy)
     running = [cluster[name].start(
         [*command[:place], "--num_machines", len(names), "--machine_rank", rank, "--trace", traces,
          "--main_process_ip", cluster[names[0]].address, "--main_process_port", port, *command[place:]],
@@ -116,15 +126,16 @@ def card_seconds(case, config, count, mbit):
 def measure(args, case, cluster, count, mbit, folder, port):
     names = list(cluster.hosts)[:count]
     limit_cards(cluster, mbit)
-    runs = [("train_gpt", strategy) for strategy in args.strategies]
+    ours = [impl for impl in OURS if impl == "train_gpt" or impl in args.impls]
+    runs = [(impl, strategy) for strategy in args.strategies for impl in ours]
     runs += [("fsdp2", strategy) for strategy in args.strategies
              if "fsdp2" in args.impls and strategy in train.PEERS["fsdp2"]]
     runs += [("ddp", "ddp")] * ("ddp" in args.impls) + [("one host", "full")] * ("one" in args.impls)
     speeds, exposed = collections.defaultdict(list), collections.defaultdict(list)
     for _ in range(args.rounds):
         for impl, strategy in runs:
-            if impl == "train_gpt":
-                speed, waits = train_gpt(args, case, cluster, names, strategy, folder, next(port))
+            if impl in OURS:
+                speed, waits = train_gpt(args, case, cluster, names, impl, strategy, folder, next(port))
                 exposed[impl, strategy].append(waits)
             elif impl == "one host":
                 alone = dict(case, workers=count * args.ranks)
@@ -137,13 +148,13 @@ def measure(args, case, cluster, count, mbit, folder, port):
     limit = f"{mbit} Mbit/s" if mbit else "no limit"
     print(f"\n{count} machines x {args.ranks} ranks, {args.dtype}, {limit} at each network card")
     print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'exposed':>9} {'card':>9}   of "
-          + ", of ".join(f"{impl} {strategy}" for impl, strategy in runs if impl != "train_gpt"))
+          + ", of ".join(f"{impl} {strategy}" for impl, strategy in runs if impl not in OURS))
     for impl, strategy in runs:
         speed = medians[impl, strategy]
         card = (card_seconds(case, train.CONFIGS[strategy], count, mbit) * 1e3
                 if mbit and impl == "train_gpt" else 0)
-        waits = f"{statistics.median(exposed[impl, strategy]):6.0f} ms" if impl == "train_gpt" else ""
-        ratios = ", ".join(f"{speed / medians[each]:.2f}" for each in runs if each[0] != "train_gpt")
+        waits = f"{statistics.median(exposed[impl, strategy]):6.0f} ms" if impl in OURS else ""
+        ratios = ", ".join(f"{speed / medians[each]:.2f}" for each in runs if each[0] not in OURS)
         print(f"{impl:<10} {strategy:<8} {speed:9.0f} {tokens / speed * 1e3:6.0f} ms {waits:>9}"
               f" {card:6.0f} ms   {ratios}", flush=True)
 

@@ -2,14 +2,15 @@
 """Bytes that each strategy sends between machines, compared with its formula, and step times.
 
     python bench/wire.py [--bin build/release/bin] [--hosts 2,4,8] [--ranks R] [--mbit M] [--dtype fp32|bf16]
-                         [--strategies full,grad_op,...]
+                         [--strategies full,grad_op,...] [--quantized]
 
 Virtual machines (test/cluster) train a small GPT with R ranks each; every pair is connected by a link of M
 Mbit/s in each direction. Bytes are counted at the network cards, with the headers of TCP and IP, per
 machine and step: the difference between a long and a short run, divided by the difference of their steps.
 The formulas count payload (docs/sharding.md), for P parameters of which the root unit has R, and H
 machines. The ranks of a machine share gathered weights and reduce gradients before sending them, so a
-machine sends (H-1)/H of the value in its column of the table. "link" is the time that the bytes need on
+machine sends (H-1)/H of the value in its column of the table. With --quantized, numbers are sent in 8 or 4 bits
+(docs/sharding.md). "link" is the time that the bytes need on
 the machine's links. Needs root.
 """
 import argparse
@@ -43,13 +44,28 @@ WIDTHS = {"fp32": 4, "bf16": 2}
 REDUCES_FLOATS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2", "zero1"}
 
 
+# With --quantized: blocks of 256 numbers in 8 or 4 bits and a scale of 4 bytes. What all ranks need the sum of is
+# sent in 8 bits.
+EIGHT_BITS, FOUR_BITS = 260 / 256, 132 / 256
+SENDS_SUMS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2"}
+SENDS_WHOLE_WEIGHTS = {"fsdp_no_shard", "zero1"}
+
+
+def quantized_settings(config):
+    kinds = ("gradients",) if config in SENDS_WHOLE_WEIGHTS else ("gradients", "weights")
+    return [f"--quantized_{kind}" for kind in kinds]
+
+
 def formula_bytes(args, config, count):
     """Returns the bytes that a machine sends per step. Weights and gradients have the dtype of the mode, but
     sums over a machine's ranks are float32."""
     gathered, reduced = FORMULAS[config](*sizes())
     floats = args.ranks > 1 or config in REDUCES_FLOATS
-    width = WIDTHS[args.dtype]
-    return (gathered * width + reduced * (4 if floats else width)) * (count - 1) / count
+    width, reduced_width = WIDTHS[args.dtype], 4 if floats else WIDTHS[args.dtype]
+    if args.quantized:
+        width = width if config in SENDS_WHOLE_WEIGHTS else EIGHT_BITS
+        reduced_width = EIGHT_BITS if config in SENDS_SUMS else FOUR_BITS
+    return (gathered * width + reduced * reduced_width) * (count - 1) / count
 
 
 def sizes():
@@ -75,6 +91,7 @@ def train(args, cluster, count, config, steps, folder, port):
          "--mixed_precision", "bf16" if args.dtype == "bf16" else "no",
          "--num_machines", count, "--machine_rank", rank, "--num_processes", count * args.ranks,
          "--main_process_ip", cluster[names[0]].address, "--main_process_port", port,
+         *(quantized_settings(config) if args.quantized else ()),
          "--num_cpu_threads_per_process", 1, args.bin / "train_gpt", "--tokens", folder / "tokens.bin",
          "--micro_batch", 1, "--steps", steps, "--metrics", metrics, *model])
         for rank, name in enumerate(names)]
@@ -109,6 +126,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--mbit", type=int, default=500)
     parser.add_argument("--dtype", choices=WIDTHS, default="fp32")
+    parser.add_argument("--quantized", action="store_true")
     parser.add_argument("--strategies", default=list(FORMULAS), type=some_of(FORMULAS))
     args = parser.parse_args()
     if reason := hosts.why_impossible():

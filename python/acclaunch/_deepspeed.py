@@ -71,8 +71,8 @@ def _refused_of(config, device):
         for part in ("fp16", "bf16", "bfloat16"):
             yield f"{part}.{name}", bool((given.get(part) or {}).get(name))
     section = given.get("zero_optimization") or {}
-    for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "zenflow",
-                 "elastic_checkpoint", "parameter_alignment", "legacy_stage1"):
+    for name in ("zero_quantized_nontrainable_weights", "zenflow", "elastic_checkpoint", "parameter_alignment",
+                 "legacy_stage1"):
         yield f"zero_optimization.{name}", bool(getattr(zero_config, name, None))
     yield "zero_optimization.mics_shard_size", (section.get("mics_shard_size") or -1) > 0
     for name, part in offload.items():
@@ -386,6 +386,10 @@ class Engine(DeepSpeedEngine):
         units = _units_of(model)
         for unit in (*units, model):
             _fsdp2.make_sharded([unit], mesh, stage == 3, policy, None)
+            zero = self._config.zero_config
+            _fsdp2.state_of(unit).settings = {
+                setting: "true" for setting, given in (("quantized_weights", zero.zero_quantized_weights),
+                                                       ("quantized_gradients", zero.zero_quantized_gradients)) if given}
             if self._config.gradient_allreduce_op == "sum":
                 unit.set_gradient_divide_factor(1)
         inside = {part for unit in units for part in unit.modules()}

@@ -48,6 +48,7 @@ class _State:
         self.reduces_unused = False  # a parameter without gradient on all ranks gets one of zeros
         self.has_one_gradient = False  # FSDP 1: a parameter that no backward reached has zeros if one reached its unit
         self.root_casts_inputs = precision.cast_forward_inputs
+        self.settings = {}  # further settings of the runtime
         self.unit = None
         self.summoned = False  # the program has put the parameters' whole values into the module
 
@@ -528,7 +529,7 @@ def _fields_of(states):
         fields.update(dp_replicate_size=str(mesh.size(0)), dp_shard_size=str(mesh.size(1)))
     computed = {state.precision.param_dtype for _, state in states}
     fields["mixed_precision"] = _WORDS.get(computed.pop(), "no") if len(computed) == 1 else "no"  # in messages
-    return fields
+    return fields | _same(states, "settings", lambda state: state.settings)
 
 
 def _give_slots(module, states):

@@ -202,7 +202,8 @@ MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "snapshot_bytes")))
 TrafficReport = sized("TrafficReport", *((name, c.c_int64) for name in (
     "gathered_elements", "gathered_elements_moved", "gather_calls", "reduced_elements",
-    "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements")))
+    "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements",
+    "gathered_bytes_sent", "reduced_bytes_sent")))
 ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", Strings),
                        ("num_parameters", c.c_size_t), ("lr", c.c_double),
                        ("weight_decay", c.c_double), ("element_wise", c.c_int32))

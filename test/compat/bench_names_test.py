@@ -20,6 +20,8 @@ SCRIPTS = (
     ("machines.py", ["--strategies"], "grad_op"),
     ("machines.py", ["--impls"], "fsdp2"),
     ("memory.py", ["--strategies"], "hybrid"),
+    ("quantized.py", ["--strategies"], "grad_op"),
+    ("quantized.py", ["--runs"], "weights only"),
     ("rendezvous.py", ["--only"], "memory"),
     ("soak.py", ["--strategies"], "zero2"),
     ("soak.py", ["--changes"], "offload"),

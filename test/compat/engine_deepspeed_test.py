@@ -380,7 +380,8 @@ def gathered():
 REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
            ({"autotuning": {"enabled": True}}, "autotuning"),
            ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
-           ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights"),
+           ({"zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": True}},
+            "zero_quantized_nontrainable_weights"),
            ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "to nvme"))
 
 

@@ -426,9 +426,11 @@ typedef struct acc_traffic_report {
   int64_t all_reduced_elements;
   int64_t all_reduce_calls;
   int64_t secondary_elements;
+  int64_t gathered_bytes_sent;
+  int64_t reduced_bytes_sent;
 } acc_traffic_report;
 #define ACC_TRAFFIC_REPORT_INITIALIZER \
-  { sizeof(acc_traffic_report), 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(acc_traffic_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 ACC_API acc_status acc_model_traffic(const acc_model* model,
                                      acc_traffic_report* report) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;

@@ -204,10 +204,10 @@ MemoryReport Model::memory() const {
   return mine(state_).memory();
 }
 TrafficReport Model::traffic() const {
-  return mine(state_).counters().traffic;
+  return mine(state_).traffic();
 }
 void Model::reset_traffic() {
-  mine(state_).counters().traffic = {};
+  mine(state_).reset_traffic();
 }
 
 StepInfo Optimizer::step() {

@@ -230,7 +230,8 @@ acc_status acc_model_traffic(const acc_model* model, acc_traffic_report* report)
     give(report,
          {sizeof(acc_traffic_report), found.gathered_elements, found.gathered_elements_moved,
           found.gather_calls, found.reduced_elements, found.reduce_calls,
-          found.all_reduced_elements, found.all_reduce_calls, found.secondary_elements},
+          found.all_reduced_elements, found.all_reduce_calls, found.secondary_elements,
+          found.gathered_bytes_sent, found.reduced_bytes_sent},
          "report");
   });
 }

@@ -143,6 +143,11 @@ class RecordedGroup final : public ProcessGroup {
     return issue("all_gather", shard_nbytes * static_cast<std::size_t>(size()),
                  [&] { return inner_->all_gather(shard, out, shard_nbytes); });
   }
+  WorkPtr all_gather_coded(const void* shard, void* out, std::size_t shard_numel, DType dtype,
+                           BlockCode code) override {
+    return issue("all_gather", shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()),
+                 [&] { return inner_->all_gather_coded(shard, out, shard_numel, dtype, code); });
+  }
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override {
     return issue("reduce_scatter",
@@ -152,6 +157,11 @@ class RecordedGroup final : public ProcessGroup {
   WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override {
     return issue("all_reduce", numel * nbytes_of(dtype),
                  [&] { return inner_->all_reduce(data, numel, dtype, scale); });
+  }
+  WorkPtr all_reduce_coded(float* data, std::size_t numel, DType dtype, float scale,
+                           BlockCode code) override {
+    return issue("all_reduce", numel * nbytes_of(dtype),
+                 [&] { return inner_->all_reduce_coded(data, numel, dtype, scale, code); });
   }
   // Scalars and barriers are not part of the timeline.
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
@@ -171,6 +181,8 @@ class RecordedGroup final : public ProcessGroup {
   }
   void after(const std::shared_ptr<device::Event>& event) override { inner_->after(event); }
 
+  bool spans_machines() const noexcept override { return inner_->spans_machines(); }
+  SentBytes sent() const noexcept override { return inner_->sent(); }
   void defer_posts(bool defer) override { inner_->defer_posts(defer); }
   /// The caller may not see the error: scopes of units make progress in their destructors.
   void progress() override {

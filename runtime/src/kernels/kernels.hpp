@@ -171,6 +171,11 @@ struct Kernels {
   void (*f32_to_f16)(const float* from, std::uint16_t* to, std::size_t numel);
   void (*f16_to_f32)(const std::uint16_t* from, float* to, std::size_t numel);
 
+  /// One block of `encode` and `decode` (block_code.hpp). values: [kCodeBlock]; coded:
+  /// [code_block_nbytes].
+  void (*encode_block)(BlockCode code, const float* values, std::byte* coded);
+  void (*decode_block)(BlockCode code, const std::byte* coded, float* values);
+
   /// Columns [first, first + count) of a product; `first` is a multiple of kBlockColumns.
   void (*multiply)(const Product&, std::size_t first, std::size_t count);
 

@@ -77,6 +77,7 @@ sharding::Context make_context(const settings::RuntimeSettings& settings, shardi
                          : device,
           .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
           .precision = precision,
+          .codes = sharding::sent_codes(asked),
           .by_rows = options.by_rows,
           // mprotect(2) protects host memory only.
           .guard = std::make_unique<sharding::ViewGuard>(settings.check && !gpu && !options.by_rows,
@@ -96,6 +97,19 @@ ModelState::ModelState(const settings::RuntimeSettings& settings, sharding::Grou
               (!context_.groups.shard->shares_gathered_memory() && !settings.copy_gathers))),
       seed_(seed),
       options_(options) {}
+
+TrafficReport ModelState::traffic() const {
+  TrafficReport report = counters_.traffic;
+  const collectives::SentBytes sent = context_.groups.sent();
+  report.gathered_bytes_sent = sent.gathered - sent_before_.gathered;
+  report.reduced_bytes_sent = sent.reduced - sent_before_.reduced;
+  return report;
+}
+
+void ModelState::reset_traffic() {
+  counters_.traffic = {};
+  sent_before_ = context_.groups.sent();
+}
 
 ModelState::~ModelState() {
   late_copies.before_end(*context_.updater);

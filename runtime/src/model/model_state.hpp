@@ -81,6 +81,8 @@ class ModelState {
   [[nodiscard]] std::vector<sharding::FlatParameter*> flats() const;
   [[nodiscard]] const sharding::Context& context() const noexcept { return context_; }
   [[nodiscard]] sharding::Counters& counters() noexcept { return counters_; }
+  [[nodiscard]] TrafficReport traffic() const;
+  void reset_traffic();
   /// Seed of initial values and of stochastic rounding.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   /// Sets the seed of stochastic rounding to that of the run that saved a checkpoint.
@@ -127,7 +129,8 @@ class ModelState {
   const sharding::Context context_;
   sharding::Pools pools_{context_};
   sharding::Counters counters_;
-  sharding::Schedule schedule_;  ///< of all units
+  collectives::SentBytes sent_before_;  ///< by the groups, before the last `reset_traffic`
+  sharding::Schedule schedule_;         ///< of all units
   model::UseOrder order_;
   std::uint64_t seed_;
   ModelOptions options_;

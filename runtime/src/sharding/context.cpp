@@ -17,6 +17,18 @@ GradientScaling scale_gradients(int world_size, int micro_steps, DType reduced) 
           .after = static_cast<float>(before) / static_cast<float>(world_size * micro_steps)};
 }
 
+SentCodes sent_codes(const settings::ShardingSettings& settings) {
+  SentCodes codes;
+  if (settings.quantized_weights) {
+    codes.weights = {.bits = 8};
+  }
+  if (settings.quantized_gradients) {
+    codes.gradients = {.bits = 4, .rotated = true};
+    codes.gradients_of_copies = {.bits = 8};
+  }
+  return codes;
+}
+
 device::MemoryPtr Context::allocate_state(std::int64_t numel, std::string_view what,
                                           DType dtype) const {
   const std::size_t nbytes = static_cast<std::size_t>(numel) * nbytes_of(dtype);

@@ -30,6 +30,18 @@ struct GradientScaling {
 /// divides world_size and its square is below world_size.
 GradientScaling scale_gradients(int world_size, int micro_steps, DType reduced);
 
+/// How numbers are sent to other machines. A sum that each rank needs a part of is sent once, and
+/// so is rounded once; one that every rank needs is rounded again when it is passed on.
+struct SentCodes {
+  BlockCode weights;
+  BlockCode gradients;            ///< in a reduce_scatter
+  BlockCode gradients_of_copies;  ///< in an all_reduce: of whole gradients, or between replicas
+};
+
+/// ZeRO++ (arXiv 2306.10209) sends weights in 8 bits and gradients in 4, SDP4Bit (arXiv 2410.15526)
+/// rotates gradients before they are rounded.
+SentCodes sent_codes(const settings::ShardingSettings& settings);
+
 /// The name of a unit in messages, traces and reports: that of a root without a name is "root".
 inline std::string unit_label(const std::string& name) {
   return name.empty() ? "root" : name;
@@ -45,6 +57,7 @@ struct Context {
   device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded
   device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
   PrecisionPolicy precision;
+  SentCodes codes;
   bool by_rows = false;                   ///< ModelOptions::by_rows
   std::unique_ptr<ViewGuard> guard;       ///< never null
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace

@@ -11,6 +11,8 @@
 
 #include <map>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace acc::sharding {
@@ -111,6 +113,19 @@ void Groups::record(std::shared_ptr<flight::Recorder> to, const device::DevicePt
   }
 }
 
+collectives::SentBytes Groups::sent() const {
+  collectives::SentBytes all;
+  std::set<const collectives::ProcessGroup*> counted;
+  for (const auto& group : {world, shard, replicate, secondary}) {
+    if (group && counted.insert(group.get()).second) {
+      const collectives::SentBytes sent = group->sent();
+      all.gathered += sent.gathered;
+      all.reduced += sent.reduced;
+    }
+  }
+  return all;
+}
+
 void Groups::check_process() const {
   if (!owner.is_current()) {
     owner.check(fmt::format("the runtime of rank {}", world->rank()));
@@ -158,6 +173,41 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
   return all;
 }
 
+namespace {
+
+/// Refuses quantised communication that is not served, and tells the user if it has no effect.
+void check_quantized(const settings::RuntimeSettings& settings, const Groups& groups) {
+  const settings::ShardingSettings& sharding = settings.sharding;
+  if (sharding.quantized_weights && !groups.plan.on.shard_parameters) {
+    throw Error(Errc::config, fmt::format("quantized_weights needs a strategy that shards weights, "
+                                          "and {} does not",
+                                          to_string(sharding.strategy)));
+  }
+  const bool over_machines = groups.world->spans_machines();
+  if ((sharding.quantized_weights || sharding.quantized_gradients) && over_machines &&
+      groups.route.nccl) {
+    throw Error(
+        Errc::not_supported,
+        fmt::format("{} over NCCL between machines; ACC_COLLECTIVES=staged sends over host "
+                    "memory, which can be quantised",
+                    sharding.quantized_weights ? "quantized_weights" : "quantized_gradients"));
+  }
+  std::string idle;
+  if (sharding.quantized_weights && !groups.shard->spans_machines()) {
+    idle = "quantized_weights";
+  }
+  if (sharding.quantized_gradients && !over_machines) {
+    idle += idle.empty() ? "quantized_gradients" : " and quantized_gradients";
+  }
+  if (!idle.empty() && settings.identity.rank == 0) {
+    notice(
+        Component::collectives, LogLevel::info, "acclaunch: ",
+        fmt::format("no effect here: {}. Only what is sent to another machine is quantised", idle));
+  }
+}
+
+}  // namespace
+
 // All ranks make the groups in this order; making a group is collective over its members. A group
 // of all ranks is the world group itself, so that FULL_SHARD has one communicator.
 Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store* store,
@@ -184,6 +234,7 @@ Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store*
   if (!groups.plan.secondary.empty()) {
     groups.secondary = part_of_world(groups.plan.secondary, "secondary");
   }
+  check_quantized(settings, groups);
   return groups;
 }
 

@@ -58,6 +58,8 @@ struct Groups {
   /// Flight recorder: receives every collective and the unit that it is for. Null: no recording.
   std::shared_ptr<flight::Recorder> recorder;
 
+  /// What this rank has sent to other machines, over all groups.
+  [[nodiscard]] collectives::SentBytes sent() const;
   /// Throws Error(invalid_argument) in a child made by fork.
   void check_process() const;
   /// Records all later collectives with `to`, and in the timeline of `traced` if it is given

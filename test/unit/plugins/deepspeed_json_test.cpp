@@ -85,6 +85,8 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
                                       {"offload_param_nvme_path", "/nvme"},
                                       {"offload_optimizer_device", "cpu"},
                                       {"reduce_dtype", "fp32"},
+                                      {"quantized_weights", "true"},
+                                      {"quantized_gradients", "false"},
                                       {"fp16_initial_scale_power", "12"},
                                       {"optimizer_type", "adamw"},
                                       {"optimizer_lr", ""},
@@ -96,7 +98,6 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
                                       {"deepspeed_unsupported",
                                        "prescale_gradients true; gradient_predivide_factor 2.0; "
                                        "activation_checkpointing.partition_activations true; "
-                                       "zero_optimization.zero_quantized_weights true; "
                                        "zero_optimization.offload_optimizer.ratio 0.5"}}) {
     CAPTURE(key);
     CHECK(settings.text(*settings::find_setting(key)) == expected);
@@ -109,7 +110,7 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
               "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
               "bf16.immediate_grad_update", "activation_checkpointing.partition_activations",
               "activation_checkpointing.number_checkpoints", "aio.block_size", "aio.queue_depth",
-              "zero_optimization.zero_quantized_weights", "zero_optimization.leaf_module",
+              "zero_optimization.leaf_module",
               "zero_optimization.offload_param.buffer_count",
               "zero_optimization.offload_optimizer.ratio"});
   CHECK(paths(file.filled_by_program) == Words{"optimizer.params.lr",

@@ -139,6 +139,8 @@ TEST_CASE("each field of the sharding settings can be set by its setting") {
        [](const auto& s) { return s.reduce_precision == MixedPrecision::no; }},
       {"none", "reduce_dtype", "bf16",
        [](const auto& s) { return s.reduce_precision == MixedPrecision::bf16; }},
+      {"none", "quantized_weights", "true", [](const auto& s) { return s.quantized_weights; }},
+      {"none", "quantized_gradients", "true", [](const auto& s) { return s.quantized_gradients; }},
       {"none", "nan_policy", "raise",
        [](const auto& s) { return s.nan_policy == NanPolicy::raise; }},
       {"none", "stochastic_rounding", "true", [](const auto& s) { return s.stochastic_rounding; }},

@@ -33,6 +33,8 @@ FullyShardedDataParallelPlugin full_fsdp() {
   FullyShardedDataParallelPlugin plugin;
   plugin.mixed_precision = MixedPrecision::bf16;
   plugin.reduce_dtype = ReduceDtype::fp32;
+  plugin.quantized_weights = true;
+  plugin.quantized_gradients = true;
   plugin.nan_policy = NanPolicy::skip;
   plugin.stochastic_rounding = true;
   plugin.deterministic = true;
@@ -66,6 +68,8 @@ DeepSpeedPlugin full_deepspeed() {
   DeepSpeedPlugin plugin;
   plugin.mixed_precision = MixedPrecision::fp16;
   plugin.reduce_dtype = ReduceDtype::bf16;
+  plugin.quantized_weights = true;
+  plugin.quantized_gradients = true;
   plugin.nan_policy = NanPolicy::raise;
   plugin.gradient_accumulation_steps = 2;
   plugin.gradient_clipping = 1.5;

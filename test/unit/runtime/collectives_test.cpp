@@ -6,6 +6,7 @@
 #include "collectives/make_group.hpp"
 #include "collectives/staged/staged_group.hpp"
 #include "device/cpu_device.hpp"
+#include "kernels/block_code.hpp"
 #include "support/run_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -18,6 +19,7 @@
 #include <cstring>
 #include <functional>
 #include <latch>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -255,6 +257,201 @@ TEST_CASE("all_reduce of arrays and doubles, and broadcast, agree on every rank"
         }
         group.broadcast(own.data(), numel * sizeof(float), root)->wait();
         expect(equal(own.data(), of_root), "wrong broadcast");
+      }));
+    }
+  }
+}
+
+namespace {
+
+/// Numbers of both signs, of another size on each rank.
+std::vector<float> signed_elements(int rank, std::size_t numel) {
+  std::vector<float> all(numel);
+  for (std::size_t i = 0; i < numel; ++i) {
+    all[i] = static_cast<float>(rank + 1) * std::sin(static_cast<float>(i * i + 1));
+  }
+  return all;
+}
+
+/// The numbers as another machine reads them.
+std::vector<float> read_from(acc::BlockCode code, const std::vector<float>& values) {
+  std::vector<std::byte> coded(acc::kernels::coded_nbytes(code, values.size()));
+  std::vector<float> read(values.size());
+  acc::kernels::encode(code, values.data(), DType::float32, values.size(), coded.data());
+  acc::kernels::decode(code, coded.data(), 0, values.size(), read.data(), DType::float32);
+  return read;
+}
+
+/// Sums over the ranks of a machine of elements [first, first + numel).
+std::vector<float> machine_sums(const Topology& topology, int machine, std::size_t first,
+                                std::size_t numel) {
+  const int ranks = topology.world_size / topology.num_machines;
+  std::vector<float> sums(numel);
+  for (int local = 0; local < ranks; ++local) {
+    const auto values = signed_elements(machine * ranks + local, first + numel);
+    for (std::size_t i = 0; i < numel; ++i) {
+      sums[i] += values[first + i];
+    }
+  }
+  return sums;
+}
+
+/// Gathers `data` and compares that of all ranks.
+void expect_same_on_all(ProcessGroup& group, const std::vector<float>& data) {
+  std::vector<float> all(data.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(data.data(), all.data(), data.size() * sizeof(float))->wait_released();
+  for (std::size_t i = 0; i < all.size(); i += data.size()) {
+    expect(equal(all.data() + i, data), "ranks have different numbers");
+  }
+}
+
+constexpr acc::BlockCode kEight{.bits = 8};
+constexpr acc::BlockCode kFourRotated{.bits = 4, .rotated = true};
+
+}  // namespace
+
+TEST_CASE("coded all_gather: all ranks read what other machines read, one machine is exact") {
+  for (const Topology& topology : kTopologies) {
+    for (const std::size_t numel : {std::size_t{1}, std::size_t{77}, std::size_t{30'001}}) {
+      for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        CAPTURE(topology.name);
+        CAPTURE(numel);
+        CAPTURE(std::string(to_string(dtype)));
+        CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+          expect(group.spans_machines() == (topology.num_machines > 1), "machines");
+          const auto width = nbytes_of(dtype);
+          std::vector<float> shard = signed_elements(group.rank(), numel);
+          std::vector<std::byte> sent(numel * width);
+          acc::kernels::cast(shard.data(), DType::float32, sent.data(), dtype, numel);
+          const auto ranks = static_cast<std::size_t>(group.size());
+          std::vector<std::byte> out(sent.size() * ranks);
+          const auto gathered = group.allocate_gathered(out.size());
+          for (std::byte* const to : {out.data(), gathered->data(), gathered->data()}) {
+            const std::int64_t before = group.sent().gathered;
+            group.all_gather_coded(sent.data(), to, numel, dtype, kEight)->wait_released();
+            const std::int64_t nbytes = group.sent().gathered - before;
+            std::vector<float> read(numel * ranks);
+            acc::kernels::cast(to, dtype, read.data(), DType::float32, read.size());
+            for (std::size_t i = 0; i < read.size(); ++i) {
+              const auto rank = static_cast<int>(i / numel);
+              const float exact = static_cast<float>(rank + 1) *
+                                  std::sin(static_cast<float>((i % numel) * (i % numel) + 1));
+              // Half a step of the largest number, and the rounding to bfloat16, twice.
+              const float step = topology.num_machines > 1 ? 1.0F / 253.0F : 1e-9F;
+              const float rounding = dtype == DType::bfloat16 ? 0x1p-7F : 1e-7F;
+              // Private memory is exchanged in blocks of a whole machine.
+              const float largest = to == out.data() ? static_cast<float>(group.size())
+                                                     : static_cast<float>(rank + 1);
+              expect(std::abs(read[i] - exact) <=
+                         step * largest + rounding * std::abs(exact) * (1.0F + step),
+                     "outside of the bound");
+            }
+            expect_same_on_all(group, read);
+            // A rank of a pair of machines sends its shard once.
+            if (topology.num_machines == 2 && to != out.data() && !topology.staged) {
+              expect(nbytes == static_cast<std::int64_t>((numel + 255) / 256 * 260), "bytes");
+            }
+            expect(topology.num_machines > 1 || nbytes == 0, "bytes within a machine");
+            if (to == gathered->data()) {
+              group.release_gathered(gathered);
+            }
+          }
+        }));
+      }
+    }
+  }
+}
+
+TEST_CASE("coded reduce_scatter: only the sums of other machines are rounded") {
+  for (const Topology& topology : kTopologies) {
+    if (topology.staged) {  // codes each chunk
+      continue;
+    }
+    CAPTURE(topology.name);
+    CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+      const std::size_t numel = 9'003;
+      const auto ranks = static_cast<std::size_t>(group.size());
+      const auto in = group.allocate_contribution(numel * ranks * sizeof(float));
+      const auto values = signed_elements(group.rank(), numel * ranks);
+      std::copy(values.begin(), values.end(), in->as<float>());
+      const std::size_t first = numel * static_cast<std::size_t>(group.rank());
+      const int own = group.rank() / (topology.world_size / topology.num_machines);
+      std::vector<float> expected(numel);
+      for (int machine = 0; machine < topology.num_machines; ++machine) {
+        auto sums = machine_sums(topology, machine, first, numel);
+        sums = machine == own ? sums : read_from(kFourRotated, sums);
+        for (std::size_t i = 0; i < numel; ++i) {
+          expected[i] += sums[i];
+        }
+      }
+      std::vector<float> out(numel, 1.0F);
+      const acc::collectives::ReduceOptions options{
+          .scale = 0.5F, .accumulate = true, .code = kFourRotated};
+      const std::int64_t before = group.sent().reduced;
+      group.reduce_scatter(in->data(), out.data(), numel, DType::float32, options)->wait_released();
+      for (std::size_t i = 0; i < numel; ++i) {
+        expect(std::abs(out[i] - (1.0F + 0.5F * expected[i])) <=
+                   1e-5F * static_cast<float>(topology.world_size),
+               "wrong sum");
+      }
+      if (topology.num_machines == 2) {
+        expect(
+            group.sent().reduced - before == static_cast<std::int64_t>((numel + 255) / 256 * 132),
+            "bytes");
+      }
+      // In place, with a NaN of one rank in the slice of every rank, in 16 bits too.
+      for (std::size_t r = 0; group.rank() == 0 && r < ranks; ++r) {
+        in->as<float>()[r * numel + 5] = std::nanf("");
+      }
+      float* const slice = in->as<float>() + first;
+      group.reduce_scatter(in->data(), slice, numel, DType::float32, {.code = kFourRotated})
+          ->wait_released();
+      expect(std::isnan(slice[5]) && std::isfinite(slice[numel - 1]), "NaN is lost");
+      auto* const half = in->as<std::uint16_t>();
+      std::fill_n(half, numel * ranks, kHalves[0].one);
+      for (std::size_t r = 0; group.rank() == 0 && r < ranks; ++r) {
+        half[r * numel + 5] = kHalves[0].infinity;
+      }
+      group.reduce_scatter(half, out.data(), numel, DType::bfloat16, {.code = kFourRotated})
+          ->wait_released();
+      expect(!std::isfinite(out[5]), "infinity is lost");
+      // All numbers of a block are alike, so its rotation is one number, which is exact but for
+      // float32.
+      expect(std::abs(out[numel - 1000] - static_cast<float>(ranks)) < 1e-4F, "wrong 16-bit sum");
+    }));
+  }
+}
+
+TEST_CASE("coded all_reduce: the same sums on all ranks, within the bound") {
+  for (const Topology& topology : kTopologies) {
+    for (const std::size_t numel : {std::size_t{7}, std::size_t{48 * 6}, std::size_t{40'000}}) {
+      CAPTURE(topology.name);
+      CAPTURE(numel);
+      std::vector<float> exact(numel);
+      double bound = 0.0;
+      for (int rank = 0; rank < topology.world_size; ++rank) {
+        const auto values = signed_elements(rank, numel);
+        for (std::size_t i = 0; i < numel; ++i) {
+          exact[i] += values[i];
+        }
+        bound += (rank + 1) / 253.0;  // half a step: of a machine's sum at most this, and again
+      }
+      bound = topology.num_machines == 1 ? 1e-5 : 2.0 * bound;
+      CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+        std::vector<float> data = signed_elements(group.rank(), numel);
+        group.all_reduce_coded(data.data(), numel, DType::bfloat16, 0.5F, kEight)->wait_released();
+        for (std::size_t i = 0; i < numel; ++i) {
+          expect(std::abs(data[i] - 0.5F * exact[i]) <= 0.5 * bound, "outside of the bound");
+        }
+        expect_same_on_all(group, data);
+        data = signed_elements(group.rank(), numel);
+        if (group.rank() == group.size() - 1) {
+          data[numel / 2] = std::numeric_limits<float>::infinity();
+        }
+        group.all_reduce_coded(data.data(), numel, DType::float32, 1.0F, kEight)->wait_released();
+        expect(!std::isfinite(data[numel / 2]), "infinity is lost");
+        expect(topology.world_size == 1 || numel < 40'000 || std::isfinite(data[0]),
+               "spreads too far");
       }));
     }
   }

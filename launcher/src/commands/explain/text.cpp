@@ -102,6 +102,12 @@ std::string sharding_text(const LaunchPlan& plan) {
   if (sharding.reshard_size > 1) {
     text += ", resharded after forward over " + std::to_string(sharding.reshard_size);
   }
+  if (sharding.quantized_weights || sharding.quantized_gradients) {
+    text += std::string(", ") + (sharding.quantized_weights ? "weights" : "") +
+            (sharding.quantized_weights && sharding.quantized_gradients ? " and " : "") +
+            (sharding.quantized_gradients ? "gradients" : "") + " quantised between machines" +
+            (plan.layout.num_machines == 1 ? " (no effect on one machine)" : "");
+  }
   return text;
 }
 

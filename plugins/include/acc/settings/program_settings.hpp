@@ -19,6 +19,8 @@ ACC_API std::string_view to_string(ReduceDtype value) noexcept;
 struct TrainingFields {
   std::optional<MixedPrecision> mixed_precision;
   std::optional<ReduceDtype> reduce_dtype;
+  std::optional<bool> quantized_weights;
+  std::optional<bool> quantized_gradients;
   std::optional<NanPolicy> nan_policy;
   std::optional<bool> stochastic_rounding;
   std::optional<bool> deterministic;

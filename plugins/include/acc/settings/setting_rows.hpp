@@ -222,6 +222,19 @@ return std::array{
                .help = "data type in which gradients are communicated; default: that of "
                        "mixed_precision",
                .plugin = field<&TrainingFields::reduce_dtype>()},
+    SettingRow{.section = training, .key = "quantized_weights", .flag = Flag::toggle,
+               .type = Type::boolean, .fallback = "false",
+               .json = "zero_optimization.zero_quantized_weights",
+               .help = "send sharded weights to other machines in 8 bits",
+               .plugin = field<&TrainingFields::quantized_weights>(),
+               .engine = member<&ShardingSettings::quantized_weights>("quantized weights")},
+    SettingRow{.section = training, .key = "quantized_gradients", .flag = Flag::toggle,
+               .type = Type::boolean, .fallback = "false",
+               .json = "zero_optimization.zero_quantized_gradients",
+               .help = "send gradients to other machines in 4 bits, or in 8 where every machine "
+                       "needs the whole sum (NO_SHARD, and between replicas)",
+               .plugin = field<&TrainingFields::quantized_gradients>(),
+               .engine = member<&ShardingSettings::quantized_gradients>("quantized gradients")},
     SettingRow{.section = training, .key = "nan_policy", .flag = Flag::value,
                .type = Type::choice, .fallback = "ignore", .allowed = kChoices<NanPolicy>,
                .help = "reaction to a gradient that is not finite: ignore it, skip the step, or "

@@ -63,6 +63,9 @@ struct ShardingSettings {
   MixedPrecision mixed_precision = MixedPrecision::no;
   /// Type in which gradients are communicated (`no`: fp32); absent: the compute type.
   std::optional<MixedPrecision> reduce_precision;
+  /// ZeRO++: numbers are sent to other machines in 8 or 4 bits (docs/sharding.md).
+  bool quantized_weights = false;
+  bool quantized_gradients = false;
   bool stochastic_rounding = false;  ///< for weights that are stored in 16 bits
   /// As DeepSpeed: loaded weights are rounded to 16 bits before the fp32 master copy is made.
   bool round_initial_weights = false;

@@ -4,6 +4,7 @@
 #include "acc/runtime/types.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -62,6 +63,13 @@ using BufferPtr = std::shared_ptr<GroupBuffer>;
 struct ReduceOptions {
   float scale = 1.0F;
   bool accumulate = false;
+  BlockCode code = {};  ///< how numbers are sent to other machines
+};
+
+/// Bytes of arrays that a rank has sent to ranks of other machines.
+struct SentBytes {
+  std::int64_t gathered = 0;  ///< in all_gathers
+  std::int64_t reduced = 0;   ///< in reductions of arrays
 };
 
 /// A communicator over an ordered set of ranks; the runtime reaches other ranks only through
@@ -100,16 +108,31 @@ class ProcessGroup {
   /// Gathers the shards of all ranks, in rank order. shard: [shard_nbytes]; out: [shard_nbytes *
   /// size()]. shard may be this rank's slice of out.
   virtual WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) = 0;
+  /// The same for numbers that are sent to other machines in `code`. A group of several machines
+  /// rounds the shards of all ranks to it, also the own one, so that every rank has the same
+  /// result; a group of one machine, or without a code, gathers the shards as they are. shard:
+  /// [shard_numel] of `dtype` (float32, bfloat16 or float16), not in `out`.
+  virtual WorkPtr all_gather_coded(const void* shard, void* out, std::size_t shard_numel,
+                                   DType dtype, BlockCode /*code*/) {
+    return all_gather(shard, out, shard_numel * nbytes_of(dtype));
+  }
   /// Sums over ranks and gives each rank its slice of the sum. in: [shard_numel * size()] of
   /// `dtype` (float32, bfloat16 or float16); out: [shard_numel] float32. The sum is computed in
   /// float32 (NCCL: in `dtype`); if ranks share hosts, the sum of each host is rounded to `dtype`.
-  /// Infinities and NaN are kept. out may be this rank's slice of a float32 `in`.
+  /// Infinities and NaN are kept; with `options.code`, an infinity may become NaN, also in the
+  /// numbers next to it. out may be this rank's slice of a float32 `in`.
   virtual WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                  ReduceOptions options) = 0;
   /// Sums over ranks in place and multiplies the sum by `scale`. data: [numel] float32. What is
   /// sent to other hosts is rounded to `dtype`; the sum is computed in float32. NCCL sums in
   /// `dtype`.
   virtual WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) = 0;
+  /// The same with sums over the ranks of a machine that are sent to other machines in `code`, if
+  /// there is one, in place of `dtype`.
+  virtual WorkPtr all_reduce_coded(float* data, std::size_t numel, DType dtype, float scale,
+                                   BlockCode /*code*/) {
+    return all_reduce(data, numel, dtype, scale);
+  }
   /// Combines up to 8 doubles in place, in host memory; the result is the same on all ranks.
   virtual WorkPtr all_reduce(std::span<double> data, ReduceOp op) = 0;
   /// Sums up to 8 doubles over ranks in place, in memory of the group's device, and so without
@@ -124,6 +147,11 @@ class ProcessGroup {
   virtual void after(const std::shared_ptr<device::Event>& event) = 0;
   /// A collective without data; complete when every rank has issued it.
   virtual WorkPtr barrier() = 0;
+
+  /// True if the group connects ranks of several machines.
+  [[nodiscard]] virtual bool spans_machines() const noexcept { return false; }
+  /// What this rank has sent so far over host memory; NCCL's messages are not counted.
+  [[nodiscard]] virtual SentBytes sent() const noexcept { return {}; }
 
   /// defer: true lets the peers learn of the collectives that are issued from now on together, when
   /// it is false again or this rank waits for one of them: each of them may wake sleeping peers.

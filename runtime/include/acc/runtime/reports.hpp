@@ -52,6 +52,10 @@ struct TrafficReport {
   std::int64_t reduce_calls = 0;
   std::int64_t all_reduced_elements = 0;  ///< all_reduce (no_shard; between replicas)
   std::int64_t all_reduce_calls = 0;
+  /// Bytes that this rank has sent to other machines over host memory, in all_gathers and in
+  /// reductions of all groups of the runtime.
+  std::int64_t gathered_bytes_sent = 0;
+  std::int64_t reduced_bytes_sent = 0;
 };
 
 }  // namespace acc

@@ -34,7 +34,8 @@ WorkPtr all_reduce_direct(GlooRanks& ranks, const AllReduce& call) {
                                 .numel = call.numel,
                                 .dtype = call.dtype,
                                 .out = call.data,
-                                .options = {.scale = call.scale}});
+                                .options = {.scale = call.scale, .code = call.code},
+                                .own_as_sent = true});
   work->keep(sent.owner());
   return work;
 }

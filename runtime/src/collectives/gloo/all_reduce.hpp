@@ -9,8 +9,9 @@
 #include <memory>
 #include <vector>
 
-/// Algorithms of all_reduce on Gloo groups. Every number is sent in `dtype`. A rank takes what it
-/// sends into its own sum as well, so that all ranks have the same result.
+/// Algorithms of all_reduce on Gloo groups. Every number is sent in `code` or, without one, in
+/// `dtype`. A rank takes what it sends into its own sum as well, so that all ranks have the same
+/// result.
 namespace acc::collectives {
 
 /// Sums data, [numel], over the ranks in place.
@@ -18,8 +19,9 @@ struct AllReduce {
   std::uint32_t number;  ///< of the collective
   float* data;
   std::size_t numel;
-  DType dtype;
+  DType dtype;  ///< float32 if there is a code
   float scale;
+  BlockCode code = {};
 };
 using AllReduceAlgorithm = WorkPtr (*)(GlooRanks& ranks, const AllReduce& call);
 

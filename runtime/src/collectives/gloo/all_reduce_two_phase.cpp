@@ -94,12 +94,16 @@ WorkPtr all_reduce_two_phase(GlooRanks& ranks, const AllReduce& call) {
                                  .numel = shard,
                                  .dtype = call.dtype,
                                  .out = call.data + first,
-                                 .options = {.scale = call.scale}});
+                                 .options = {.scale = call.scale, .code = call.code}});
   phase->keep(sent.owner());
   auto work = std::make_shared<TwoPhaseSum>(ranks, std::move(phase), [=, &ranks] {
     sent.round(first, shard);
     const std::vector<void*> places = slices(ranks, sent.data(), nbytes);
     auto gather = ranks.start(call.number, OpKind::all_reduce, call.dtype, shard, true);
+    if (call.code) {
+      return exchange_coded(ranks, std::move(gather), places[ranks.rank()], places, shard,
+                            call.dtype, call.code);
+    }
     gather->then([sent] { sent.widen(); });
     return exchange_shards(ranks, std::move(gather), places[ranks.rank()], places, nbytes);
   });

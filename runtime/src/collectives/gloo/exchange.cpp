@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/gloo/exchange.hpp"
 
+#include "kernels/block_code.hpp"
 #include "kernels/kernels.hpp"
 
 #include <fmt/ranges.h>
+
+#include <algorithm>
 
 namespace acc::collectives {
 
@@ -21,7 +24,7 @@ std::shared_ptr<Exchange> GlooRanks::start(std::uint32_t number, OpKind kind, DT
   const std::uint64_t tag = (std::uint64_t{number} << 32) |
                             (std::uint64_t{second_phase ? 1U : 0U} << 31) | (detail & 0x7fffffffU);
   watch->called(number, call);
-  return std::make_shared<Exchange>(*this, call + " in " + describe(), tag);
+  return std::make_shared<Exchange>(*this, call + " in " + describe(), tag, sent.of(kind));
 }
 
 std::vector<void*> slices(const GlooRanks& ranks, void* out, std::size_t nbytes) {
@@ -43,7 +46,100 @@ WorkPtr exchange_shards(const GlooRanks& ranks, std::shared_ptr<Exchange> work, 
   return work;
 }
 
+WorkPtr exchange_coded(const GlooRanks& ranks, std::shared_ptr<Exchange> work, const void* shard,
+                       std::vector<void*> places, std::size_t numel, DType dtype, BlockCode code) {
+  const std::size_t nbytes = kernels::coded_nbytes(code, numel);
+  std::byte* const coded = work->scratch(nbytes * ranks.size()).data();
+  kernels::encode(code, shard, dtype, numel, coded + nbytes * ranks.rank());
+  std::vector<void*> arrivals = slices(ranks, coded, nbytes);
+  void* const own = arrivals[ranks.rank()];
+  work->then([=, places = std::move(places)] {
+    for (std::size_t r = 0; r < places.size(); ++r) {
+      kernels::decode(code, coded + nbytes * r, 0, numel, places[r], dtype);
+    }
+  });
+  return exchange_shards(ranks, std::move(work), own, arrivals, nbytes);
+}
+
+namespace {
+
+/// Elements that are read from their code before they are summed: so few that they stay in cache.
+constexpr std::size_t kSummedAtOnce = 16 * kernels::kCodeBlock;
+
+/// What one rank contributes to a sum: in a code, or, if that is null, as it is.
+struct CodedPart {
+  const std::byte* coded;
+  const void* plain;
+};
+
+/// out = the sum of parts, in their order. dtype: of the plain ones.
+void sum_coded(BlockCode code, const std::vector<CodedPart>& parts, std::size_t numel, DType dtype,
+               float* out, ReduceOptions options) {
+  std::vector<float> values(parts.size() * kSummedAtOnce);
+  std::vector<const void*> sources;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    sources.push_back(values.data() + r * kSummedAtOnce);
+  }
+  for (std::size_t first = 0; first < numel; first += kSummedAtOnce) {
+    const std::size_t count = std::min(kSummedAtOnce, numel - first);
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      float* const to = values.data() + r * kSummedAtOnce;
+      if (parts[r].coded != nullptr) {
+        kernels::decode(code, parts[r].coded, first, count, to, DType::float32);
+      } else {
+        kernels::cast(static_cast<const std::byte*>(parts[r].plain) + first * nbytes_of(dtype),
+                      dtype, to, DType::float32, count);
+      }
+    }
+    float* const sums = out + first;
+    kernels::kernels().reduce({.sources = sources,
+                               .destinations = {&sums, 1},
+                               .numel = count,
+                               .scale = options.scale,
+                               .accumulate = options.accumulate});
+  }
+}
+
+/// sum_parts with a code. Parts that are one array are encoded once.
+std::shared_ptr<Exchange> sum_coded_parts(GlooRanks& ranks, const RankSum& sum) {
+  const BlockCode code = sum.options.code;
+  const std::size_t nbytes = kernels::coded_nbytes(code, sum.numel);
+  auto work = ranks.start(sum.number, sum.kind, DType::byte, nbytes);
+  // Received parts in rank order, with this rank's own at its place; then what is sent.
+  std::byte* const received = work->scratch(2 * nbytes * ranks.size()).data();
+  std::byte* const sent = received + nbytes * ranks.size();
+  std::vector<CodedPart> parts;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    parts.push_back({received + nbytes * r, nullptr});
+    if (r != ranks.rank()) {
+      work->receive(static_cast<int>(r), received + nbytes * r, nbytes);
+    }
+  }
+  const void* encoded = nullptr;
+  std::byte* place = sent;
+  for (const int peer : ranks.peers) {
+    const void* const part = sum.parts[static_cast<std::size_t>(peer)];
+    if (part != encoded) {
+      place = sent + nbytes * static_cast<std::size_t>(peer);
+      kernels::encode(code, part, sum.dtype, sum.numel, place);
+      encoded = part;
+    }
+    work->send(peer, place, nbytes);
+  }
+  parts[ranks.rank()] =
+      sum.own_as_sent ? CodedPart{place, nullptr} : CodedPart{nullptr, sum.parts[ranks.rank()]};
+  work->then([=, numel = sum.numel, dtype = sum.dtype, out = sum.out, options = sum.options] {
+    sum_coded(code, parts, numel, dtype, out, options);
+  });
+  return work;
+}
+
+}  // namespace
+
 std::shared_ptr<Exchange> sum_parts(GlooRanks& ranks, const RankSum& sum) {
+  if (sum.options.code) {
+    return sum_coded_parts(ranks, sum);
+  }
   auto work = ranks.start(sum.number, sum.kind, sum.dtype, sum.numel);
   const std::size_t nbytes = sum.numel * nbytes_of(sum.dtype);
   std::byte* const incoming = work->scratch(nbytes * (ranks.size() - 1)).data();

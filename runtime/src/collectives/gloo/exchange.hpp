@@ -33,6 +33,18 @@ namespace acc::collectives {
 
 class Exchange;
 
+/// What a rank has sent, counted on any thread.
+struct SentCounts {
+  std::atomic<std::int64_t> gathered = 0;
+  std::atomic<std::int64_t> reduced = 0;
+  std::atomic<std::int64_t> other = 0;
+
+  [[nodiscard]] std::atomic<std::int64_t>& of(OpKind kind) noexcept {
+    const bool reduces = kind == OpKind::reduce_scatter || kind == OpKind::all_reduce;
+    return reduces ? reduced : kind == OpKind::all_gather ? gathered : other;
+  }
+};
+
 /// The connected ranks of a Gloo group.
 struct GlooRanks {
   GroupSpec spec;
@@ -43,6 +55,7 @@ struct GlooRanks {
   std::unique_ptr<StallWatch> watch = nullptr;
   /// Its thread is started by the first use.
   std::unique_ptr<Background> background = std::make_unique<Background>();
+  SentCounts sent = {};
 
   [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(spec.rank); }
   [[nodiscard]] std::size_t size() const noexcept { return spec.ranks.size(); }
@@ -57,6 +70,10 @@ std::vector<void*> slices(const GlooRanks& ranks, void* out, std::size_t nbytes)
 /// Sends `shard` to every rank, and receives the shard of rank r at places[r].
 WorkPtr exchange_shards(const GlooRanks& ranks, std::shared_ptr<Exchange> work, const void* shard,
                         const std::vector<void*>& places, std::size_t shard_nbytes);
+/// The same for `shard`, [numel] of `dtype`, in `code`. Also writes places[rank()]: every rank
+/// reads what was sent.
+WorkPtr exchange_coded(const GlooRanks& ranks, std::shared_ptr<Exchange> work, const void* shard,
+                       std::vector<void*> places, std::size_t numel, DType dtype, BlockCode code);
 /// A sum over ranks of one part of the array of each rank.
 struct RankSum {
   std::uint32_t number;
@@ -66,6 +83,8 @@ struct RankSum {
   DType dtype;
   float* out;  ///< the sum of all ranks' parts[rank()]; may be parts[rank()]
   ReduceOptions options;
+  /// With a code: this rank sums its own part as the others receive it.
+  bool own_as_sent = false;
 };
 std::shared_ptr<Exchange> sum_parts(GlooRanks& ranks, const RankSum& sum);
 
@@ -74,8 +93,9 @@ std::shared_ptr<Exchange> sum_parts(GlooRanks& ranks, const RankSum& sum);
 /// may be overwritten), then runs the computation.
 class Exchange final : public Work {
  public:
-  Exchange(GlooRanks& ranks, std::string call, std::uint64_t tag)
-      : ranks_(ranks), call_(std::move(call)), tag_(tag) {}
+  /// sent: counts the bytes of sent messages.
+  Exchange(GlooRanks& ranks, std::string call, std::uint64_t tag, std::atomic<std::int64_t>& sent)
+      : ranks_(ranks), call_(std::move(call)), tag_(tag), sent_(sent) {}
 
   void send(int peer, const void* data, std::size_t nbytes) {
     guarded(peer, [&] {
@@ -83,6 +103,7 @@ class Exchange final : public Work {
       message->send(peer, tag_);
       sends_.push_back({peer, std::move(message)});
     });
+    sent_ += static_cast<std::int64_t>(nbytes);
   }
   void receive(int peer, void* data, std::size_t nbytes) {
     guarded(peer, [&] {
@@ -235,6 +256,7 @@ class Exchange final : public Work {
   GlooRanks& ranks_;
   std::string call_;
   std::uint64_t tag_;
+  std::atomic<std::int64_t>& sent_;
   std::shared_ptr<void> kept_;
   std::vector<std::byte> scratch_;  ///< messages point into it, so it is destroyed after them
   std::vector<Posted> sends_;

@@ -6,6 +6,7 @@
 #include "acc/collectives/process_group.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/gloo/all_reduce.hpp"
+#include "kernels/block_code.hpp"
 #include "kernels/kernels.hpp"
 
 #include <fmt/format.h>
@@ -271,19 +272,30 @@ std::shared_ptr<Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype, std:
   return work;
 }
 
-WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
-                             std::size_t shard_nbytes) {
-  return exchange_shards(ranks_, start(OpKind::all_gather, DType::byte, shard_nbytes), shard,
-                         places, shard_nbytes);
+WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places, std::size_t shard_numel,
+                             DType dtype, BlockCode code) {
+  if (code) {
+    auto work = start(OpKind::all_gather, DType::byte, kernels::coded_nbytes(code, shard_numel));
+    return exchange_coded(ranks_, std::move(work), shard, std::move(places), shard_numel, dtype,
+                          code);
+  }
+  const std::size_t nbytes = shard_numel * nbytes_of(dtype);
+  return exchange_shards(ranks_, start(OpKind::all_gather, DType::byte, nbytes), shard, places,
+                         nbytes);
+}
+
+WorkPtr GlooGroup::all_gather_coded(const void* shard, void* out, std::size_t shard_numel,
+                                    DType dtype, BlockCode code) {
+  std::vector<void*> places = slices(ranks_, out, shard_numel * nbytes_of(dtype));
+  void* const mine = places[static_cast<std::size_t>(rank())];
+  if (!code && mine != shard) {
+    std::memcpy(mine, shard, shard_numel * nbytes_of(dtype));
+  }
+  return gather_to(shard, std::move(places), shard_numel, dtype, code);
 }
 
 WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
-  std::vector<void*> places = slices(ranks_, out, shard_nbytes);
-  void* const mine = places[static_cast<std::size_t>(rank())];
-  if (mine != shard) {
-    std::memcpy(mine, shard, shard_nbytes);
-  }
-  return gather_to(shard, std::move(places), shard_nbytes);
+  return all_gather_coded(shard, out, shard_nbytes, DType::byte, {});
 }
 
 WorkPtr GlooGroup::reduce_scatter(std::uint32_t number, const void* in, float* out,
@@ -299,8 +311,9 @@ WorkPtr GlooGroup::reduce_scatter(std::uint32_t number, const void* in, float* o
 }
 
 WorkPtr GlooGroup::all_reduce(std::uint32_t number, float* data, std::size_t numel, DType dtype,
-                              float scale) {
-  return choose_all_reduce(ranks_.size(), numel)(ranks_, {number, data, numel, dtype, scale});
+                              float scale, BlockCode code) {
+  const DType sent = code ? DType::float32 : dtype;
+  return choose_all_reduce(ranks_.size(), numel)(ranks_, {number, data, numel, sent, scale, code});
 }
 
 WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {

@@ -42,14 +42,22 @@ class GlooGroup final : public ProcessGroup {
   void release_gathered(const BufferPtr&) override {}
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
-  /// Gathers the shard of rank r to places[r]. Does not write places[rank()].
-  WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_nbytes);
+  WorkPtr all_gather_coded(const void* shard, void* out, std::size_t shard_numel, DType dtype,
+                           BlockCode code) override;
+  /// Gathers the shard of rank r, [shard_numel] of `dtype`, to places[r]. Without a code, does not
+  /// write places[rank()].
+  WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_numel,
+                    DType dtype, BlockCode code);
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override {
     return reduce_scatter(reserve(), in, out, shard_numel, dtype, options);
   }
   WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override {
-    return all_reduce(reserve(), data, numel, dtype, scale);
+    return all_reduce(reserve(), data, numel, dtype, scale, {});
+  }
+  WorkPtr all_reduce_coded(float* data, std::size_t numel, DType dtype, float scale,
+                           BlockCode code) override {
+    return all_reduce(reserve(), data, numel, dtype, scale, code);
   }
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
 
@@ -58,12 +66,14 @@ class GlooGroup final : public ProcessGroup {
   std::uint32_t reserve() { return ++sequence_; }
   WorkPtr reduce_scatter(std::uint32_t number, const void* in, float* out, std::size_t shard_numel,
                          DType dtype, ReduceOptions options);
-  WorkPtr all_reduce(std::uint32_t number, float* data, std::size_t numel, DType dtype,
-                     float scale);
+  WorkPtr all_reduce(std::uint32_t number, float* data, std::size_t numel, DType dtype, float scale,
+                     BlockCode code);
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
 
+  bool spans_machines() const noexcept override { return true; }
+  SentBytes sent() const noexcept override { return {ranks_.sent.gathered, ranks_.sent.reduced}; }
   void progress() override {}
   /// The reason why the group is unusable: this rank aborted it, a connection broke during one of
   /// its collectives, or a peer aborted it, which this rank sees within about a second.

@@ -168,40 +168,53 @@ void HierarchicalGroup::release_gathered(const BufferPtr& gathered) {
 }
 
 WorkPtr HierarchicalGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
-  auto* const to = static_cast<std::byte*>(out);
-  const auto found = gathered_.find(to);
-  return found != gathered_.end() ? gather_into_common(shard, to, shard_nbytes, found->second)
-                                  : gather_into_private(shard, to, shard_nbytes);
+  return all_gather_coded(shard, out, shard_nbytes, DType::byte, {});
 }
 
-WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
-                                              std::size_t shard_nbytes, WorkPtr& released) {
+WorkPtr HierarchicalGroup::all_gather_coded(const void* shard, void* out, std::size_t shard_numel,
+                                            DType dtype, BlockCode code) {
+  auto* const to = static_cast<std::byte*>(out);
+  const Shards shards{shard_numel, dtype, code};
+  const auto found = gathered_.find(to);
+  return found != gathered_.end() ? gather_into_common(shard, to, shards, found->second)
+                                  : gather_into_private(shard, to, shards);
+}
+
+WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out, Shards shards,
+                                              WorkPtr& released) {
   // The buffer is shared: its old content may be overwritten only when all ranks of the host have
   // released it.
   if (released) {
     released->wait();
     released.reset();
   }
+  const std::size_t nbytes = shards.numel * nbytes_of(shards.dtype);
   const auto place = [&](std::size_t host, std::size_t local) {
-    return out + (host * locals() + local) * shard_nbytes;
+    return out + (host * locals() + local) * nbytes;
   };
   std::byte* const mine = place(host(), local_rank());
-  if (mine != shard) {
-    std::memcpy(mine, shard, shard_nbytes);
+  if (!shards.code && mine != shard) {
+    std::memcpy(mine, shard, nbytes);
   }
   std::vector<void*> places;
   for (std::size_t h = 0; h < hosts(); ++h) {
     places.push_back(place(h, local_rank()));
   }
-  return steps(column_.gather_to(mine, std::move(places), shard_nbytes),
+  return steps(column_.gather_to(shards.code ? shard : mine, std::move(places), shards.numel,
+                                 shards.dtype, shards.code),
                {{[this] { return local_.barrier(); }}});
 }
 
-WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out,
-                                               std::size_t shard_nbytes) {
-  std::byte* const block = out + host() * locals() * shard_nbytes;
-  return steps(local_.all_gather(shard, block, shard_nbytes),
-               {{[=, this] { return column_.all_gather(block, out, locals() * shard_nbytes); }}});
+WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out, Shards shards) {
+  const std::size_t numel = locals() * shards.numel;
+  const std::size_t nbytes = numel * nbytes_of(shards.dtype);
+  // A code writes this host's block as well, after it was read from other memory.
+  auto block = std::make_shared<std::vector<std::byte>>(shards.code ? nbytes : 0);
+  std::byte* const from = shards.code ? block->data() : out + host() * nbytes;
+  return steps(local_.all_gather(shard, from, shards.numel * nbytes_of(shards.dtype)), {{[=, this] {
+                 static_cast<void>(block);
+                 return column_.all_gather_coded(from, out, numel, shards.dtype, shards.code);
+               }}});
 }
 
 /// Factor of a host's sum before it is sent. The sum may exceed the range of float16 although the
@@ -227,19 +240,26 @@ WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_
                                     shard_numel, {.scale = part}),
                {{[=, this, number = column_.reserve()] {
                    const void* sums = partial->data();
-                   if (dtype != DType::float32) {
+                   if (dtype != DType::float32 && !options.code) {
                      rounded->resize(partial->size() * nbytes_of(dtype));
                      kernels::cast(sums, DType::float32, rounded->data(), dtype, partial->size());
                      sums = rounded->data();
                    }
-                   return column_.reduce_scatter(
-                       number, sums, out, shard_numel, dtype,
-                       {.scale = options.scale / part, .accumulate = options.accumulate});
+                   return column_.reduce_scatter(number, sums, out, shard_numel,
+                                                 options.code ? DType::float32 : dtype,
+                                                 {.scale = options.scale / part,
+                                                  .accumulate = options.accumulate,
+                                                  .code = options.code});
                  },
                  true}});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
+  return all_reduce_coded(data, numel, dtype, scale, {});
+}
+
+WorkPtr HierarchicalGroup::all_reduce_coded(float* data, std::size_t numel, DType dtype,
+                                            float scale, BlockCode code) {
   const std::size_t width = numel / locals();
   const std::uint32_t number = column_.reserve();
   const float part = host_scale(dtype);
@@ -248,13 +268,14 @@ WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, DType dtyp
   if (width * locals() != numel) {
     return steps(
         local_.all_reduce(data, numel, dtype, part),
-        {{[=, this] { return column_.all_reduce(number, data, numel, dtype, rest); }, true}});
+        {{[=, this] { return column_.all_reduce(number, data, numel, dtype, rest, code); }, true}});
   }
   auto mine = std::make_shared<std::vector<float>>(width);
   float* const slice = data + width * local_rank();
   return steps(
       local_.reduce_scatter(data, mine->data(), width, DType::float32, {.scale = part}),
-      {{[=, this] { return column_.all_reduce(number, mine->data(), width, dtype, rest); }, true},
+      {{[=, this] { return column_.all_reduce(number, mine->data(), width, dtype, rest, code); },
+        true},
        {[=, this] {
          std::memcpy(slice, mine->data(), width * sizeof(float));
          return local_.all_gather(slice, data, width * sizeof(float));

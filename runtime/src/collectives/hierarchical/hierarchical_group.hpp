@@ -41,14 +41,20 @@ class HierarchicalGroup final : public ProcessGroup {
   void release_gathered(const BufferPtr& gathered) override;
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
+  WorkPtr all_gather_coded(const void* shard, void* out, std::size_t shard_numel, DType dtype,
+                           BlockCode code) override;
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override;
   WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
+  WorkPtr all_reduce_coded(float* data, std::size_t numel, DType dtype, float scale,
+                           BlockCode code) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
 
+  bool spans_machines() const noexcept override { return true; }
+  SentBytes sent() const noexcept override { return column_.sent(); }
   void defer_posts(bool defer) override { local_.defer_posts(defer); }
   void progress() override;
   std::optional<std::string> failure() const override;
@@ -64,13 +70,18 @@ class HierarchicalGroup final : public ProcessGroup {
   void finish_earlier();
   /// Issues the numbered steps of the collectives before number `end` of `steps`.
   void begin_numbered(std::uint64_t end);
+  /// Shards, [numel] of `dtype`, that are sent in `code`.
+  struct Shards {
+    std::size_t numel;
+    DType dtype;
+    BlockCode code;
+  };
   /// `out` is common memory of the host: this rank's column brings one shard per host, and the
   /// local barrier says that all columns have brought theirs.
-  WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
-                             WorkPtr& released);
+  WorkPtr gather_into_common(const void* shard, std::byte* out, Shards shards, WorkPtr& released);
   /// `out` is private memory: gathers the host's block locally, then exchanges whole blocks in the
   /// column.
-  WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);
+  WorkPtr gather_into_private(const void* shard, std::byte* out, Shards shards);
   [[nodiscard]] float host_scale(DType dtype) const;
   [[nodiscard]] std::size_t host() const { return static_cast<std::size_t>(column_.rank()); }
   [[nodiscard]] std::size_t hosts() const { return static_cast<std::size_t>(column_.size()); }

@@ -201,6 +201,12 @@ void StagedGroup::progress() {
 // --- collectives ---
 
 WorkPtr StagedGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+  return all_gather_coded(shard, out, shard_nbytes, DType::byte, {});
+}
+
+WorkPtr StagedGroup::all_gather_coded(const void* shard, void* out, std::size_t shard_numel,
+                                      DType dtype, BlockCode code) {
+  const std::size_t shard_nbytes = shard_numel * nbytes_of(dtype);
   const auto ranks = static_cast<std::size_t>(size());
   const auto me = static_cast<std::size_t>(rank());
   const auto* const from = static_cast<const std::byte*>(shard);
@@ -215,15 +221,16 @@ WorkPtr StagedGroup::all_gather(const void* shard, void* out, std::size_t shard_
            },
        .meet =
            [=, this](Slot& slot, Range range) {
-             return host_->all_gather(slot.contribution->data(), slot.gathered->data(),
-                                      range.length);
+             return host_->all_gather_coded(slot.contribution->data(), slot.gathered->data(),
+                                            range.length / nbytes_of(dtype), dtype, code);
            },
        .up =
            [=, this](Slot& slot, Range range) {
              for (std::size_t r = 0; r < ranks; ++r) {
+               const bool as_is = r == me && !code;
                const auto* const part =
-                   r == me ? from + range.begin : slot.gathered->data() + r * range.length;
-               if (r != me || !in_place) {
+                   as_is ? from + range.begin : slot.gathered->data() + r * range.length;
+               if (!as_is || !in_place) {
                  device_->copy(to + r * shard_nbytes + range.begin, part, range.length, *up_);
                }
              }
@@ -268,7 +275,7 @@ WorkPtr StagedGroup::reduce_scatter(const void* in, float* out, std::size_t shar
                     [=, this](Slot& slot, Range range) {
                       return host_->reduce_scatter(slot.contribution->data(),
                                                    slot.result->as<float>(), range.length, dtype,
-                                                   {});
+                                                   {.code = options.code});
                     },
                 .up =
                     [=, this](Slot& slot, Range range) {
@@ -277,6 +284,11 @@ WorkPtr StagedGroup::reduce_scatter(const void* in, float* out, std::size_t shar
 }
 
 WorkPtr StagedGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
+  return all_reduce_coded(data, numel, dtype, scale, {});
+}
+
+WorkPtr StagedGroup::all_reduce_coded(float* data, std::size_t numel, DType dtype, float scale,
+                                      BlockCode code) {
   return issue({.total = numel,
                 .piece = chunk_nbytes_ / sizeof(float),
                 .down =
@@ -286,8 +298,8 @@ WorkPtr StagedGroup::all_reduce(float* data, std::size_t numel, DType dtype, flo
                     },
                 .meet =
                     [=, this](Slot& slot, Range range) {
-                      return host_->all_reduce(slot.contribution->as<float>(), range.length, dtype,
-                                               scale);
+                      return host_->all_reduce_coded(slot.contribution->as<float>(), range.length,
+                                                     dtype, scale, code);
                     },
                 .up =
                     [=, this](Slot& slot, Range range) {

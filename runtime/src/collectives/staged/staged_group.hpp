@@ -44,15 +44,21 @@ class StagedGroup final : public ProcessGroup {
   void release_gathered(const BufferPtr&) override {}
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
+  WorkPtr all_gather_coded(const void* shard, void* out, std::size_t shard_numel, DType dtype,
+                           BlockCode code) override;
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override;
   WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
+  WorkPtr all_reduce_coded(float* data, std::size_t numel, DType dtype, float scale,
+                           BlockCode code) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr sum(double* data, std::size_t numel) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
   void after(const device::EventPtr& event) override { device_->wait(*down_, *event); }
 
+  bool spans_machines() const noexcept override { return host_->spans_machines(); }
+  SentBytes sent() const noexcept override { return host_->sent(); }
   void progress() override;
   std::optional<std::string> failure() const override { return host_->failure(); }
   void abort(const std::string& reason) noexcept override { host_->abort(reason); }

@@ -66,6 +66,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   collectives::WorkPtr barrier() override;
   void after(const device::EventPtr& event) override { device_->wait(*stream_, *event); }
 
+  bool spans_machines() const noexcept override { return host_->spans_machines(); }
   void progress() override { host_->progress(); }
   std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;

@@ -158,7 +158,9 @@ class ShardedGradient final : public FlatGradient {
     reduction_ = group.reduce_scatter(
         buffer_->data(), offloaded ? offloaded->as<float>() : reduced(),
         static_cast<std::size_t>(layout_.shard_numel), layout_.precision.reduced,
-        {.scale = scaling_.after, .accumulate = adds && !offloaded});
+        {.scale = scaling_.after,
+         .accumulate = adds && !offloaded,
+         .code = context_.codes.gradients});
     std::function<void()> reduced;
     if (offloaded && reduction_->done()) {
       offload(offloaded, reduction_->done(), adds);
@@ -228,8 +230,9 @@ class ShardedGradient final : public FlatGradient {
   collectives::WorkPtr all_reduce_replicas(float* shard) {
     counters_.traffic.all_reduced_elements += layout_.shard_numel;
     counters_.traffic.all_reduce_calls += 1;
-    return context_.groups.replicate->all_reduce(
-        shard, static_cast<std::size_t>(layout_.shard_numel), layout_.precision.reduced, 1.0F);
+    return context_.groups.replicate->all_reduce_coded(
+        shard, static_cast<std::size_t>(layout_.shard_numel), layout_.precision.reduced, 1.0F,
+        context_.codes.gradients_of_copies);
   }
 
   collectives::BufferPtr buffer_;  ///< pooled memory that peers read; null if not needed yet

@@ -99,14 +99,15 @@ class WholeGradient final : public FlatGradient {
       }
       reduction_ = world.reduce_scatter(rounded ? rounded->data() : buffer_->data(), own_part(),
                                         static_cast<std::size_t>(layout_.shard_numel), dtype,
-                                        {.scale = mean.after});
+                                        {.scale = mean.after, .code = context_.codes.gradients});
       if (rounded) {
         pools_.gradients.in_flight(std::move(rounded), reduction_, layout_.unit, nullptr);
       }
       counters_.traffic.reduced_elements += layout_.numel;
       counters_.traffic.reduce_calls += 1;
     } else {
-      reduction_ = world.all_reduce(full, numel, dtype, mean.after);
+      reduction_ = world.all_reduce_coded(full, numel, dtype, mean.after,
+                                          context_.codes.gradients_of_copies);
       counters_.traffic.all_reduced_elements += layout_.numel;
       counters_.traffic.all_reduce_calls += 1;
     }

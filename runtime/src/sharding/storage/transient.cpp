@@ -9,6 +9,11 @@ using collectives::BufferPtr;
 using collectives::ProcessGroup;
 using collectives::WorkPtr;
 
+/// Frozen parameters may have other dtypes, which are sent as they are.
+bool is_coded(DType dtype) noexcept {
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
 /// Only the shard stays in memory. Each use gathers the full parameter into a buffer of the pool
 /// and gives the buffer back when the parameter is freed. For groups that share no memory: GPUs,
 /// several machines.
@@ -19,8 +24,9 @@ class Transient final : public WeightStorage {
         pools_(pools),
         group_(*context.groups.shard),
         shard_(layout.shard(group_.rank())),
-        shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
-                      nbytes_of(layout.precision.gathered)),
+        dtype_(layout.precision.gathered),
+        code_(is_coded(dtype_) ? context.codes.weights : BlockCode{}),
+        shard_nbytes_(static_cast<std::size_t>(shard_.numel) * nbytes_of(dtype_)),
         full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())) {
     if (context_.offload_param()) {
       host_shard_ = context_.device->allocate_host(shard_nbytes_, "weights");
@@ -44,7 +50,8 @@ class Transient final : public WeightStorage {
       return secondary_->begin_unshard();
     }
     full_ = pools_.gathers.acquire(full_nbytes_);
-    gather_ = group_.all_gather(shard_on_device(), full_->data(), shard_nbytes_);
+    gather_ = group_.all_gather_coded(shard_on_device(), full_->data(),
+                                      static_cast<std::size_t>(shard_.numel), dtype_, code_);
     return {.gathers = true, .copies = true};
   }
 
@@ -114,6 +121,8 @@ class Transient final : public WeightStorage {
   Pools& pools_;
   ProcessGroup& group_;
   Shard shard_;
+  DType dtype_;
+  BlockCode code_;
   std::size_t shard_nbytes_;
   std::size_t full_nbytes_;
   BufferPtr shard_memory_;        ///< the shard; null if parameters are offloaded

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of train_gpt with weights and gradients that are sent to other machines in 8 and 4 bits, and as they are.
+
+    python bench/quantized.py [--bin build/release/bin] [--data FILE] [--steps 2000] [--every 100] [--machines 2]
+                              [--ranks R] [--strategies full,ddp] [--model 4M|1M] [--dtype fp32|bf16] [--micro_batch 1]
+
+Machines are launchers on this machine, which exchange over TCP. All runs begin with the same weights and read the same
+text: FILE, by default the documents of this project. A point is the mean loss of --every steps.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import train
+from names import some_of
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "test" / "support"))
+import ports  # noqa: E402
+
+MODELS = {"4M": {"layers": 5, "heads": 8, "dim": 256}, "1M": {"layers": 4, "heads": 4, "dim": 144}}
+RUNS = {"exact": (), "quantized": ("weights", "gradients"), "weights only": ("weights",),
+        "gradients only": ("gradients",)}
+
+
+def losses(args, folder, strategy, kinds):
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    model = [word for key, value in MODELS[args.model].items() for word in (f"--{key}", value)]
+    port = ports.reserved_port()
+    running = [subprocess.Popen(list(map(str, [
+        args.bin / "acclaunch", "--quiet", "--config_file", ROOT / "configs" / f"{train.CONFIGS[strategy]}.yaml",
+        "--cpu", "--mixed_precision", train.PRECISIONS[args.dtype], "--num_machines", args.machines,
+        "--machine_rank", rank, "--num_processes", args.machines * args.ranks, "--main_process_ip", "127.0.0.1",
+        "--main_process_port", port, "--num_cpu_threads_per_process", 1,
+        *(f"--quantized_{kind}" for kind in kinds), args.bin / "train_gpt", "--data", folder / "text",
+        "--steps", args.steps, "--metrics", metrics, "--seed", 1, "--lr", args.lr, "--grad_clip", 1,
+        "--micro_batch", args.micro_batch, "--seq_len", 128, *model])),
+        env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL) for rank in range(args.machines)]
+    if any([process.wait() for process in running]):
+        sys.exit(f"{strategy}, {kinds}: failed")
+    found = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+    return [sum(found[first:first + args.every]) / args.every for first in range(0, len(found), args.every)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "build/release/bin")
+    parser.add_argument("--data", type=pathlib.Path)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--every", type=int, default=100)
+    parser.add_argument("--machines", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=1, help="of a machine")
+    parser.add_argument("--strategies", default=["full", "ddp"], type=some_of(train.CONFIGS))
+    parser.add_argument("--runs", default=["exact", "quantized"], type=some_of(RUNS))
+    parser.add_argument("--model", choices=MODELS, default="4M")
+    parser.add_argument("--dtype", choices=train.PRECISIONS, default="fp32")
+    parser.add_argument("--micro_batch", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=3e-4)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        texts = [args.data] if args.data else sorted((ROOT / "docs").glob("*.md"))
+        folder.joinpath("text").write_bytes(b"".join(path.read_bytes() for path in texts))
+        for strategy in args.strategies:
+            kinds = {run: tuple(kind for kind in RUNS[run] if kind == "gradients" or strategy != "ddp")
+                     for run in args.runs}
+            curves = {run: losses(args, folder, strategy, kinds[run]) for run in args.runs}
+            print(f"{strategy}, {args.model}, {args.dtype}, {args.machines} machines x {args.ranks} ranks, "
+                  f"{args.steps} steps\n{'steps':>8}" + "".join(f"{run:>16}" for run in curves))
+            for i, point in enumerate(zip(*curves.values())):
+                print(f"{(i + 1) * args.every:8}" + "".join(f"{loss:16.4f}" for loss in point), flush=True)
+            first, *others = (curve[-1] for curve in curves.values())
+            print("last, relative to the first: " + ", ".join(f"{100 * (loss / first - 1):+.2f} %" for loss in others))
+
+
+if __name__ == "__main__":
+    main()
