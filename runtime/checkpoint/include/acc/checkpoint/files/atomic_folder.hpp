@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/base/error.hpp"
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +14,7 @@
 /// A target may also be a group of objects (`is_object`): they are written under its name, after
 /// `begin` has returned, and never replace complete ones; from `begin` to `commit` an object
 /// ".acc-unfinished" is among them.
-/// The file atomic_folder.cpp describes each step and what a crash leaves.
+/// The files replaced_folder.cpp and object_group.cpp describe each step and what a crash leaves.
 namespace acc::checkpoint {
 
 /// Action of a commit if the target already exists.
@@ -23,6 +22,9 @@ enum class Existing {
   replace,
   refuse,  ///< the target is new: only another job can have made a folder with that name
 };
+
+/// What AtomicFolder does with one kind of target: a folder of a file system, or a group of objects.
+class AtomicTarget;
 
 class AtomicFolder {
  public:
@@ -36,9 +38,11 @@ class AtomicFolder {
   AtomicFolder(const std::filesystem::path& target,
                std::function<bool(const std::string& path)> is_ours, std::uint32_t id = 0,
                Existing existing = Existing::replace);
+  AtomicFolder(AtomicFolder&&) noexcept;
+  ~AtomicFolder();
 
-  [[nodiscard]] const std::filesystem::path& target() const noexcept { return target_; }
-  [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
+  [[nodiscard]] const std::filesystem::path& target() const noexcept;
+  [[nodiscard]] const std::filesystem::path& temporary() const noexcept;
 
   /// Called by every process, in any order. Creates the temporary folder, and `folders` in it,
   /// unless another process has. Throws Error(config) if this object created the temporary folder
@@ -65,19 +69,7 @@ class AtomicFolder {
   [[nodiscard]] std::filesystem::path current() const;
 
  private:
-  void begin_objects();
-  void discard(const std::filesystem::path& folder) const;
-  void remove_predecessors() const;
-  void check_ours(const std::filesystem::path& folder) const;
-  [[nodiscard]] Error taken_over() const;
-  void name_new() const;
-  void replace_in_steps() const;
-  void put_new_in_place() const;
-
-  std::filesystem::path target_, temporary_, new_;
-  std::function<bool(const std::string&)> is_ours_;
-  Existing existing_;
-  bool made_ = false;
+  std::unique_ptr<AtomicTarget> target_;
 };
 
 /// Removes a folder and all in it; does nothing if it does not exist. The folder loses its name
