@@ -8,7 +8,8 @@ For each DIR (results differ between a tmpfs and a disk), with two processes on 
 MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch and with torch's FSDP 2, one after the other in
 each round, and measures for each: the time of a step; of a save for which the training waits (runtime.save;
 torch.distributed.checkpoint.save); the time until save_async and dcp.async_save return (the stall); the time until the
-checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. Values
+checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. For
+acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one after each. Values
 are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and its
 state dict is made as for dcp.save. Prints lines of JSON, then a table.
 """
@@ -49,6 +50,7 @@ class Ours:
         self.runtime = acc.Runtime()
         self.net = acc.fully_shard(make_net(width, layers), self.runtime)
         self.optimizer = acc.AdamW(self.net, lr=1e-4)
+        self.series = acc.CheckpointSeries(self.runtime, os.path.join(tempfile.gettempdir(), "acc-bench-series"))
         self.rank = self.runtime.rank
         self.barrier = self.runtime.barrier
 
@@ -64,6 +66,9 @@ class Ours:
 
     def saving(self):
         return self.runtime.saving
+
+    def keep(self):
+        assert self.series.keep_in_memory(self.net, self.optimizer)
 
     def any(self, value):
         return self.runtime.mean(float(value)) > 0
@@ -163,6 +168,13 @@ def worker(impl, folder, width, layers):
         side.wait()
         found["complete"].append(time.perf_counter() - begin)
         found["beside"].append(beside)
+    if impl == "acclaunch":
+        for _ in range(3 + STEPS):
+            side.barrier()
+            begin = time.perf_counter()
+            side.step(x)
+            found["keep"].append(timed(side.keep))
+            found["step_keep"].append(time.perf_counter() - begin)
     if side.rank == 0:
         middle = statistics.median(found["step"])
         during = [sum(times) / len(times) for times in found["beside"] if times]
@@ -171,7 +183,10 @@ def worker(impl, folder, width, layers):
                           "stall_s": round(statistics.median(found["stall"]), 4),
                           "complete_s": round(statistics.median(found["complete"]), 4),
                           "steps_beside": round(statistics.median(len(times) for times in found["beside"]), 1),
-                          "step_beside_s": round(statistics.median(during), 4) if during else None}), flush=True)
+                          "step_beside_s": round(statistics.median(during), 4) if during else None,
+                          "memory_stall_s": round(statistics.median(found["keep"][3:]), 4) if found["keep"] else None,
+                          "step_memory_s": round(statistics.median(found["step_keep"][3:]), 4)
+                          if found["keep"] else None}), flush=True)
     side.barrier()
 
 
@@ -179,7 +194,7 @@ def run(args, impl, folder):
     script = [args.python, HERE, "--worker", impl, folder, str(args.width), str(args.layers)]
     if impl == "acclaunch":
         command = [os.path.join(args.bin, "acclaunch"), "--cpu", "--num_processes", str(args.processes), "--use_fsdp",
-                   "--fsdp_version", "2", "--no_python", *script]
+                   "--fsdp_version", "2", "--memory_checkpoint_every", "1", "--no_python", *script]
     else:
         command = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", str(args.processes), "--master-port",
                    str(free_port()), *script[1:]]
@@ -212,14 +227,15 @@ def main():
                 print(json.dumps({"dir": where, **rows[impl][-1]}), flush=True)
         print(f"\n{where}, {args.processes} processes, {args.layers} layers of {args.width}:")
         print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'complete s':>11} "
-              f"{'steps beside':>13} {'slower':>8}")
+              f"{'steps beside':>13} {'slower':>8} {'memory stall s':>15} {'memory step s':>14}")
         for impl, lines in rows.items():
             def middle(key):
                 values = [line[key] for line in lines if line[key] is not None]
                 return statistics.median(values) if values else float("nan")
             print(f"{impl:<10} {middle('step_s'):8.4f} {middle('save_s'):8.4f} {middle('stall_s'):8.4f} "
                   f"{middle('stall_s') / middle('save_s'):11.1%} {middle('complete_s'):11.3f} "
-                  f"{middle('steps_beside'):13.0f} {middle('step_beside_s') / middle('step_s') - 1:8.1%}")
+                  f"{middle('steps_beside'):13.0f} {middle('step_beside_s') / middle('step_s') - 1:8.1%} "
+                  f"{middle('memory_stall_s'):15.4f} {middle('step_memory_s'):14.4f}")
         print(flush=True)
 
 

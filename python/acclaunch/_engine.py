@@ -218,6 +218,20 @@ def _say_if_unused():
         print("acclaunch: --engine acc had no effect: the program has sharded nothing", file=sys.stderr, flush=True)
 
 
+def _check_settings():
+    """Raises for settings of acclaunch that are for programs that save with acclaunch itself."""
+    from acclaunch._library import NotSupportedError
+    if os.environ.get("ACC_SAVE_ASYNC", "false") == "true":
+        raise NotSupportedError(
+            "save_async: the engine acc does not support it. Accelerate's save_state gives the folder's name to the "
+            "program's hooks and returns it, for files that exist then, so it cannot write a folder that is complete or "
+            "absent later. Leave save_async out; torch.distributed.checkpoint.async_save saves beside the training")
+    if os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0"):
+        raise NotSupportedError(
+            "memory_checkpoint_every: the engine acc does not support it, since the optimizer's state is the "
+            "program's. Leave memory_checkpoint_every out")
+
+
 _installed = False
 
 
@@ -227,6 +241,7 @@ def install():
     if _installed:
         return
     _installed = True
+    _check_settings()
     if os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     call_after_imports(_FUNCTIONS)

@@ -230,8 +230,9 @@ class Runtime:
                                    optimizer.handle, values, len(values))
 
     def save_async(self, directory, module, optimizer, state=None, of_rank=None, refuse=False):
-        """Saves beside the training: returns when this rank has copied its values to host memory, which a
-        thread of low priority then writes. At most one save is in flight: a second call waits for it, or
+        """Saves the state of the call beside the training: a thread copies this rank's values to host memory
+        and writes them. What a step, or a load, changes and the thread has not copied is copied before; the
+        weights under an optimizer of torch, buffers and the program's values before the return. At most one save is in flight: a second call waits for it, or
         with `refuse` saves nothing and returns False, on all ranks alike. All ranks call it. A failure to
         write does not disturb the training: rank 0 logs a warning, and `wait_save` raises it. `save`, `load`
         and the end of the program wait for a save in flight. Raises NotSupportedError for FULL_STATE_DICT
@@ -299,9 +300,9 @@ class CheckpointSeries:
                                              len(values))
 
     def keep_in_memory(self, module, optimizer, state=None, of_rank=None):
-        """Copies the state to memory that outlives this process, if the number of steps is a multiple of the
-        setting memory_checkpoint_every and the launcher gives such memory. Called after each step. Returns
-        True if it has copied. A failure is a warning. All ranks call it."""
+        """Begins to copy the state to memory that outlives this process, if the number of steps is a multiple of
+        the setting memory_checkpoint_every and the launcher gives such memory. Called after each step. Returns
+        True if it has begun; the copy is made beside the training. A failure is a warning. All ranks call it."""
         if not self._library.read("checkpoint_series_is_memory_due", c.c_int32, self._handle, optimizer.handle):
             return False
         model = model_of(module)
@@ -313,7 +314,8 @@ class CheckpointSeries:
         return kept.value == 1
 
     def resume(self, module, optimizer):
-        """Loads the newest state: that in memory which all ranks hold whole, if its step is not before that of
+        """Loads the newest state: that in the memory of the machines, if all of it is whole, whatever
+        number of ranks has made it, and if its step is not before that of
         `newest()`; else that checkpoint. Returns the program's values, whose `source` is the path of the
         checkpoint or "memory"; None if there is neither. Collective. Raises what Runtime.load raises."""
         model = model_of(module)

@@ -89,6 +89,18 @@ TEST_CASE("estimate-memory: the copy of a rank's part of a checkpoint that is wr
   check(each);
 }
 
+TEST_CASE("estimate-memory: snapshots in memory") {
+  for (const char* const strategy : {"FULL_SHARD", "NO_SHARD"}) {
+    const TemporaryFolder folder;
+    EstimateCase each{
+        fsdp(strategy, {"--fsdp_version", "1", "--memory_checkpoint_every", "1"}),
+        strategy == std::string("NO_SHARD") ? Strategy::no_shard : Strategy::full_shard};
+    each.options = {"--checkpoint", folder.path() / "run", "--checkpoint_every", "100"};
+    each.adjust = [](TrainingSize& size) { size.memory_checkpoints = true; };
+    check(each);
+  }
+}
+
 TEST_CASE("estimate-memory: on the CPU an offload changes nothing, since all is in host memory") {
   check({fsdp("FULL_SHARD", {"--fsdp_offload_params", "true"}), Strategy::full_shard, false,
          Offload::all});

@@ -655,12 +655,14 @@ class ACC_API Runtime {
   /// Saves several models, each with its optimizer; model i becomes pytorch_model_fsdp_i.
   void save(const std::string& directory, std::span<const Trained> parts,
             const SavedState& state = {});
-  /// Saves beside the training: returns when this rank has copied its values to host memory, and
-  /// writes them on a thread of low priority, while the training goes on. At most one save is in
-  /// flight. A failure to write never disturbs the training: rank 0 logs a warning, `wait_save`
-  /// throws it, and there is no such checkpoint. `save`, `load` and the end of the last handle of
-  /// this runtime wait for a save in flight. Needs host memory for this rank's shards of weights
-  /// and moments, which is kept (`MemoryReport::snapshot_bytes`). All ranks call it; only
+  /// Saves the state of the call beside the training: a thread copies this rank's values to host
+  /// memory and writes them, while the training goes on. What a step, or a load, changes and the
+  /// thread has not copied is copied before. The program's own memory of weights (`Model::shards`,
+  /// `Optimizer::shards`, ProgramRule) and of buffers is copied before the return. At most one save
+  /// is in flight. A failure to write never disturbs the training: rank 0 logs a warning,
+  /// `wait_save` throws it, and there is no such checkpoint. `save`, `load` and the end of the last
+  /// handle of this runtime wait for a save in flight. Needs host memory for this rank's shards of
+  /// weights and moments, which is kept (`MemoryReport::snapshot_bytes`). All ranks call it; only
   /// `IfSaving::refuse` communicates. Returns false if it has refused, on all ranks alike. Throws
   /// Error(not_supported) for FULL_STATE_DICT and save_16bit_model.
   bool save_async(const std::string& directory, const Model& model, const Optimizer& optimizer,

@@ -91,13 +91,14 @@ typedef struct acc_program_state acc_program_state;
 ACC_API acc_status acc_runtime_save(acc_runtime* runtime, const char* directory,
                                     const acc_model* model, const acc_optimizer* optimizer,
                                     const acc_program_value* values, size_t count) ACC_NOEXCEPT;
-/* Saves beside the training: returns when this rank has copied its values to host memory, which a
- * thread of low priority then writes. At most one save is in flight. refuse: 1: saves nothing, on
- * all ranks alike, if one is in flight; 0: waits for its end. saved: receives 1, or 0 if it has
- * refused; may be NULL. A failure to write does not disturb the training: rank 0 logs a warning,
- * and acc_runtime_wait_save returns it. acc_runtime_save, acc_runtime_load and acc_runtime_free
- * wait for a save in flight. Not collective, unless refuse is 1, but all ranks call it. Returns
- * ACC_NOT_SUPPORTED where a save gathers weights: for FULL_STATE_DICT, and for a 16-bit model. */
+/* Saves the state of the call beside the training: a thread copies this rank's values to host
+ * memory and writes them. What a step, or a load, changes and the thread has not copied is copied
+ * before. At most one save is in flight. refuse: 1: saves nothing, on all ranks alike, if one is in
+ * flight; 0: waits for its end. saved: receives 1, or 0 if it has refused; may be NULL. A failure
+ * to write does not disturb the training: rank 0 logs a warning, and acc_runtime_wait_save returns
+ * it. acc_runtime_save, acc_runtime_load and acc_runtime_free wait for a save in flight. Not
+ * collective, unless refuse is 1, but all ranks call it. Returns ACC_NOT_SUPPORTED where a save
+ * gathers weights: for FULL_STATE_DICT, and for a 16-bit model. */
 ACC_API acc_status acc_runtime_save_async(acc_runtime* runtime, const char* directory,
                                           const acc_model* model, const acc_optimizer* optimizer,
                                           const acc_program_value* values, size_t count,
@@ -164,19 +165,20 @@ ACC_API acc_status acc_checkpoint_series_save(acc_checkpoint_series* series, con
 ACC_API acc_status acc_checkpoint_series_is_memory_due(const acc_checkpoint_series* series,
                                                        const acc_optimizer* optimizer,
                                                        int32_t* due) ACC_NOEXCEPT;
-/* Copies the state to memory that outlives this process, if the number of steps is a multiple of
- * the setting memory_checkpoint_every and the launcher gives such memory. Called after each step.
- * kept: receives 1 if it has copied, else 0; may be NULL. A failure is a warning. Not collective.
- */
+/* Begins to copy the state to memory that outlives this process, if the number of steps is a
+ * multiple of the setting memory_checkpoint_every and the launcher gives such memory; a thread
+ * makes the copy beside the training. Called after each step, on all ranks. kept: receives 1 if it
+ * has begun, else 0; may be NULL. A failure is a warning. Not collective. */
 ACC_API acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
                                                         const acc_model* model,
                                                         const acc_optimizer* optimizer,
                                                         const acc_program_value* values,
                                                         size_t count, int32_t* kept) ACC_NOEXCEPT;
-/* Loads the newest state: that in memory which all ranks hold whole, if its step is not before that
- * of the newest checkpoint; else that checkpoint. from: receives the path of the checkpoint, or
- * "memory"; [capacity] with the final NUL, or NULL. state: may be NULL; else the caller frees
- * *state. Returns ACC_NOT_FOUND if there is neither. */
+/* Loads the newest state: that in the memory of the machines, if all of it is whole, whatever
+ * number of ranks has made it, and if its step is not before that of the newest checkpoint; else
+ * that checkpoint. from: receives the path of the checkpoint, or "memory"; [capacity] with the
+ * final NUL, or NULL. state: may be NULL; else the caller frees *state. Returns ACC_NOT_FOUND if
+ * there is neither. */
 ACC_API acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, acc_model* model,
                                                 acc_optimizer* optimizer, acc_program_state** state,
                                                 char* from, size_t capacity) ACC_NOEXCEPT;

@@ -737,7 +737,8 @@ MemoryReport ModelState::memory() const {
   }
   report.optimizer_bytes = optimizer_nbytes;
   report.snapshot_bytes =
-      snapshot_memory != nullptr ? static_cast<std::int64_t>(snapshot_memory->nbytes()) : 0;
+      memory_snapshot_nbytes +
+      (snapshot_memory != nullptr ? static_cast<std::int64_t>(snapshot_memory->nbytes()) : 0);
   if (on_gpu(*context_.device)) {
     const device::MemoryMetrics figures = context_.device->memory();
     report.device_bytes = figures.allocated;

@@ -99,6 +99,8 @@ class ModelState {
   /// Host memory for the values of a save that is written beside the training; null before the
   /// first.
   device::MemoryPtr snapshot_memory;
+  /// Host memory for snapshots in memory, the launcher's too; 0 before the first.
+  std::int64_t memory_snapshot_nbytes = 0;
   sharding::LateCopies late_copies;     ///< of weights, moments
   bool has_optimizer = false;           ///< a model has at most one optimizer at a time
   std::size_t declared_parameters = 0;  ///< number of parameters declared so far, in all units

@@ -26,6 +26,8 @@ class NeighbourCopy {
                                              const sharding::Groups& groups, device::Device& device,
                                              rendezvous::Store* store, std::string& why);
 
+  /// True if whole snapshots are sent: no replica on another machine has the same values.
+  [[nodiscard]] bool sends_all() const noexcept { return !has_replica_; }
   /// Sends the snapshot in a place of `file`, or says that there is none (-1), and writes the one
   /// that arrives. Where a replica on another machine has the same values, only the others are
   /// sent. Returns the reason if something has failed: nothing is exchanged any more then, and the

@@ -157,6 +157,11 @@ void SnapshotMemory::write_now(std::span<const Part> parts, Begun& begun) {
         staged += place.nbytes;
       }
     }
+    // Its own two, and as much of a rank of another machine.
+    model.memory_snapshot_nbytes =
+        static_cast<std::int64_t>(owned_nbytes(snapshot_arrays(parts[i]))) *
+            (neighbour_ != nullptr && neighbour_->sends_all() ? 4 : 2) +
+        (staging_[i] != nullptr ? static_cast<std::int64_t>(staging_[i]->nbytes()) : 0);
     number = 0;
     for (const auto* const buffer : model.buffers()) {
       write(hold(model, *buffer), begun.meta.models[i].buffers[number++].at);

@@ -216,7 +216,8 @@ void SnapshotRecovery::exchange_values(Attempt& attempt) {
         source != sources_.end() && source->second.arrived != nullptr ? &source->second : nullptr;
     std::uint64_t is_read = 1;
     for (std::uint64_t at = 0; at < sizes[0]; at += kBroadcastTile) {
-      const auto part = std::span(tile).first(std::min<std::uint64_t>(kBroadcastTile, sizes[0] - at));
+      const auto part =
+          std::span(tile).first(std::min<std::uint64_t>(kBroadcastTile, sizes[0] - at));
       if (from != nullptr && is_read != 0) {
         try {
           from->read(held.place, sizes[1] + at, part);

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -272,6 +273,19 @@ TEST_CASE("snapshots that are damaged on a neighbour's machine are not used") {
   memories.clear(1);
   memories.damage(0, 3);  // the copy of rank 1's snapshot of step 4
   CHECK(attempt(job, path, memories, 5).from == path + "/checkpoint_0");
+}
+
+TEST_CASE("a rank sends its snapshot at most at the rate of the setting") {
+  using Clock = std::chrono::steady_clock;
+  Job job = job_with_memory(2, Strategy::full_shard, 0, 2);
+  job.sharding.memory_checkpoint_rate = 6'000;
+  const TemporaryFolder folder;
+  const Memories memories(2);
+  const auto begin = Clock::now();
+  attempt(job, folder.path().string(), memories, 5);
+  // Two snapshots with weights and two moments of half of 196 parameters.
+  const double least = 2.0 * 12 * 98 / 6'000;
+  CHECK(std::chrono::duration<double>(Clock::now() - begin).count() > least);
 }
 
 TEST_CASE("memory that cannot be opened costs only the snapshots") {

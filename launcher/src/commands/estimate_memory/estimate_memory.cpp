@@ -34,6 +34,7 @@ struct EstimateOptions {
   bool low_precision = false;
   bool no_sync = false;
   bool save_async = false;
+  int memory_checkpoint_every = 0;
 };
 
 EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
@@ -87,6 +88,10 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
                   "accumulate gradients over micro-steps without reducing them");
   parser.add_flag("--save_async", options.save_async,
                   "write checkpoints beside the training (save_async)");
+  parser
+      .add_option("--memory_checkpoint_every", options.memory_checkpoint_every,
+                  "steps between snapshots in memory; 0: none")
+      .check_range(0, 1'000'000'000);
   parser.parse(arguments);
   if (options.low_precision && options.mixed_precision != "no") {
     throw Error(Errc::invalid_argument,
@@ -198,10 +203,12 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       .on_cpu = options.cpu,
       .widens = options.cpu_widens,
       .no_sync = options.no_sync,
-      .save_async = options.save_async};
+      .save_async = options.save_async,
+      .memory_checkpoints = options.memory_checkpoint_every > 0};
+  const bool has_snapshots = size.save_async || size.memory_checkpoints;
   std::vector<Row> rows = {
       {"strategy", "offload", "parameters", "gradients", "optimizer", "gathered", "buffers"}};
-  if (options.save_async) {
+  if (has_snapshots) {
     rows.front().emplace_back("snapshot");
   }
   rows.front().insert(rows.front().end(), {"device", "host"});
@@ -214,7 +221,7 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
         Row row = {std::string(each.name), std::string(offload.name)};
         std::vector<std::int64_t> parts = {memory.parameters, memory.gradients, memory.optimizer,
                                            memory.gathered, memory.gradient_buffers};
-        if (options.save_async) {
+        if (has_snapshots) {
           parts.push_back(memory.snapshot);
         }
         parts.insert(parts.end(), {memory.device, memory.host});

@@ -37,6 +37,9 @@ class Model {
       place(memory_.snapshot, stored_ * (1 + size_.moments) * size_.numel / size_.num_processes,
             true);
     }
+    if (size_.memory_checkpoints) {
+      add_memory_checkpoints();
+    }
     return memory_;
   }
 
@@ -73,6 +76,16 @@ class Model {
   void place(std::int64_t& part, std::int64_t nbytes, bool on_host) {
     part += nbytes;
     (on_host || size_.on_cpu ? memory_.host : memory_.device) += nbytes;
+  }
+
+  /// Two snapshots of the rank's own state, two of a rank of another machine unless replicas there
+  /// have the same, and the page-locked memory through which a GPU's state is copied.
+  void add_memory_checkpoints() {
+    const std::int64_t one = stored_ * (1 + size_.moments) * optimizer_shard();
+    const bool has_replica = on_.replicate || !on_.shard_optimizer;
+    const bool sends = size_.num_processes > size_.num_local && !has_replica;
+    const bool stages = !size_.on_cpu && !offloads();
+    place(memory_.snapshot, one * (2 + (sends ? 2 : 0) + (stages ? 1 : 0)), true);
   }
 
   void add_parameters() {

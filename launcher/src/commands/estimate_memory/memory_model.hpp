@@ -29,6 +29,7 @@ struct TrainingSize {
   bool overlaps = true;        ///< reductions run during the backward pass (overlap_comm)
   bool no_sync = false;        ///< accumulates gradients of micro-steps without reducing them
   bool save_async = false;     ///< checkpoints are written beside the training
+  bool memory_checkpoints = false;  ///< memory_checkpoint_every
   /// Elements of parameters that are never freed (stage3_param_persistence_threshold).
   std::int64_t persistent = 0;
   /// Elements that stay gathered until their next use: the smaller one of
@@ -45,7 +46,8 @@ struct RankMemory {
   std::int64_t gathered = 0;          ///< full weights of the gathered units; on the CPU also
                                       ///< their fp32 copies and gradients to be accumulated
   std::int64_t gradient_buffers = 0;  ///< full gradients that are inputs of reductions
-  std::int64_t snapshot = 0;          ///< in host memory: what the rank writes of a checkpoint
+  std::int64_t snapshot = 0;          ///< in host memory: copies of the rank's state, for saves
+                                      ///< beside the training and to resume from
   std::int64_t device = 0;            ///< sum in GPU memory; 0 with `on_cpu`
   std::int64_t host = 0;              ///< sum in host memory
 

@@ -33,7 +33,8 @@ struct MemoryReport {
   std::int64_t device_peak_bytes = 0;      ///< peak of device_bytes; 0 on the CPU
   std::int64_t pinned_bytes = 0;           ///< page-locked host memory; 0 on the CPU
   std::int64_t buffer_bytes = 0;           ///< buffers (Unit::buffer), whole on each rank
-  std::int64_t snapshot_bytes = 0;         ///< host memory of Runtime::save_async
+  std::int64_t snapshot_bytes = 0;         ///< host memory of Runtime::save_async, and, also the
+                                           ///< launcher's, of memory_checkpoint_every
 };
 
 /// Elements that this rank passed to collectives, without padding: for an all_gather its result,

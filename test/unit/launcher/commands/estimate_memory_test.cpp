@@ -302,6 +302,28 @@ TEST_CASE("estimate-memory: with save_async each rank has a copy of what it writ
         6 * kParameters / 4);
 }
 
+TEST_CASE("estimate-memory: snapshots in memory, and copies of another machine's") {
+  struct Case {
+    Strategy strategy;
+    commands::Offload offload;
+    int local;
+    std::int64_t numbers;  ///< of 12 bytes, times the number of parameters
+  };
+  constexpr std::int64_t kAll = kParameters;
+  for (const Case& each : {
+           Case{Strategy::full_shard, commands::Offload::none, 4, 3 * kAll / 4},
+           Case{Strategy::full_shard, commands::Offload::optimizer, 4, 2 * kAll / 4},
+           Case{Strategy::full_shard, commands::Offload::none, 2, 5 * kAll / 4},
+           Case{Strategy::hybrid_shard, commands::Offload::none, 2, 3 * kAll / 2},
+           Case{Strategy::no_shard, commands::Offload::none, 2, 3 * kAll},
+       }) {
+    commands::TrainingSize size = four_gpus();
+    size.num_local = each.local;
+    size.memory_checkpoints = true;
+    CHECK(commands::rank_memory(size, each.strategy, each.offload).snapshot == 12 * each.numbers);
+  }
+}
+
 TEST_CASE("estimate-memory: offload moves the selected states to the host") {
   commands::TrainingSize size = four_gpus();
   size.sixteen_bit = true;
