@@ -22,7 +22,7 @@ from deepspeed.utils import get_z3_leaf_modules
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate
 
-from acclaunch import _deepspeed_files, _fsdp2, _rows
+from acclaunch import _deepspeed_files, _dtensor, _fsdp2, _rows
 from acclaunch._library import NotSupportedError
 from acclaunch._sharding import _candidates
 from acclaunch._units import put
@@ -392,6 +392,7 @@ class Engine(DeepSpeedEngine):
                                                        ("quantized_gradients", zero.zero_quantized_gradients)) if given}
             if self._config.gradient_allreduce_op == "sum":
                 unit.set_gradient_divide_factor(1)
+        _dtensor.whole_outside(model.parameters())
         inside = {part for unit in units for part in unit.modules()}
         for part in model.modules():
             if part is not model and part not in inside:

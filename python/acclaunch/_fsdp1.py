@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 
-from acclaunch import _engine, _fsdp2, _rows
+from acclaunch import _dtensor, _engine, _fsdp2, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
 from acclaunch._parameters import Uncopied
 from acclaunch._sharding import _refuse_gradient
@@ -174,8 +174,12 @@ class FullyShardedDataParallel(TorchClass):
             self._take_states_of_rank_0()
         self._shard(mesh)
         self._is_root = True
+        self._hooks_of_parts = [_fsdp2.PartOfRoot(self, part) for part in self._parts()
+                                if part not in self._ignored_modules]
         for each in self.fsdp_modules(module):
             each._is_root = False
+            for hooks in each._hooks_of_parts:
+                hooks.remove()
         self.register_state_dict_post_hook(FullyShardedDataParallel._after_state_dict)
         self.register_load_state_dict_pre_hook(FullyShardedDataParallel._before_load_state_dict)
 
@@ -231,6 +235,7 @@ class FullyShardedDataParallel(TorchClass):
             if new is not old:
                 _set_fsdp_flattened(new)
                 successors[old] = new
+        _dtensor.whole_outside(successors.values())
         _replace(successors)
         kept = {each for module in self._ignored_modules for each in module.buffers()}
         self._buffer_dtypes = {

@@ -18,16 +18,16 @@ import torch
 import torch.distributed.fsdp
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.fsdp._common_utils import clean_tensor_name
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from acclaunch import _local, _rows
+from acclaunch import _dtensor, _local, _rows
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime, release
 from acclaunch._sharding import Lifetime, Model, _inside, _shape, put_in_later
-from acclaunch._units import Member, Unit, in_backward, map_tensors, put
+from acclaunch._units import Member, Unit, as_plain, in_backward, map_tensors, put
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
@@ -99,23 +99,26 @@ class RowMember(Member):
         """Takes over what stands in the module now: the program may have replaced the parameter, or its
         local tensor (load_state_dict(assign=True), Module.to_empty)."""
         module, attribute = self.slots[0]
-        found = module._parameters.get(attribute)
-        if found is not self.sharded:
-            old = self.sharded
+        found, old = module._parameters.get(attribute), self.sharded
+        if found is not old:
             if not isinstance(found, DTensor) or (found.shape, found.dtype, found.placements) != (
                     old.shape, old.dtype, old.placements):
                 raise InvalidArgumentError(
                     f"parameter '{self.names[0]}' was replaced after the first forward by "
                     f"{'no parameter' if found is None else type(found).__name__ + ' ' + str(list(found.shape))}; "
                     f"expected a DTensor {list(old.shape)} {old.dtype} {old.placements}")
+            if found.requires_grad and not isinstance(found, torch.nn.Parameter):
+                raise NotSupportedError(f"a forward with a tensor that requires a gradient in place of the parameter "
+                                        f"'{self.names[0]}' (torch.func.functional_call): the engine acc gives "
+                                        "gradients only to the parameters themselves")
             self._check_ties(found)
             self.stand(found)
             self.put(found)
         elif len(self.slots) > 1:
             self._check_ties(found)
-        self.adopt_values(found)
+        self.adopt_values(found, old)
 
-    def adopt_values(self, found):
+    def adopt_values(self, found, old):
         local = found._local_tensor
         if local is self.own:
             return
@@ -127,8 +130,9 @@ class RowMember(Member):
             raise InvalidArgumentError(f"parameter '{self.names[0]}' is on the meta device: call "
                                        "to_empty() of the module and give its parameters values")
         if local.data_ptr() != self.own.data_ptr():
-            for alias in found.__dict__.pop("_acc_aliases", ()):  # what `.data` has given keeps the values of before
-                each = alias()
+            # What `.data` has given keeps the values of before, and so does a parameter that may come back.
+            aliases = [alias() for each in {found, old} for alias in each.__dict__.pop("_acc_aliases", ())]
+            for each in (*aliases, old):
                 if each is not None and each._local_tensor.data_ptr() == self.own.data_ptr():
                     each._local_tensor = each._local_tensor.clone()
             with torch.no_grad():
@@ -156,19 +160,23 @@ class RowMember(Member):
         factor = self.unit.state.divide_factor
         if factor is not None:
             gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
-        hooks = parameter._backward_hooks
+        with as_plain():
+            hooks, later_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
         if hooks:
             made = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
             for hook in tuple(hooks.values()):
                 found = hook(made)
                 made = made if found is None else found
             gradient, is_own = made._local_tensor, False
-        if parameter.grad is None:
-            made = gradient if is_own and gradient.dtype is self.own.dtype else gradient.to(self.own.dtype, copy=True)
-            parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
-        else:
-            parameter.grad._local_tensor.add_(gradient)
-        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        with as_plain():
+            if parameter.grad is not None:
+                _dtensor.place_gradient(parameter)
+                parameter.grad._local_tensor.add_(gradient)
+            elif is_own and gradient.dtype is self.own.dtype:
+                parameter.grad = DTensor(gradient, parameter._spec, requires_grad=False)
+            else:
+                parameter.grad = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
+        for hook in (later_hooks or {}).values():
             hook(parameter)
 
 
@@ -176,7 +184,7 @@ class ScalarMember(RowMember):
     """A parameter without dimensions. Its DTensor has the value on each rank, in memory of its own; the first rank's
     is the runtime's."""
 
-    def adopt_values(self, found):
+    def adopt_values(self, found, _):
         local = found._local_tensor
         if local.dtype is not self.sharded.dtype or local.is_meta:
             raise InvalidArgumentError(f"parameter '{self.names[0]}' became {local.dtype} on {local.device} after the "
@@ -595,8 +603,7 @@ def held_gradient(parameter):
     """The sum of this rank's gradients that no backward has reduced yet, of a parameter: whole, the runtime's memory
     until the next backward. None if there is none. Raises NotSupportedError if the sum is kept elsewhere, as that of
     gradients in 16 bits."""
-    model = _rows.models.get(getattr(parameter, "_acc_model", None))
-    member = next((each for each in model.rows if each.sharded is parameter), None) if model is not None else None
+    member = _rows.member_of(parameter)
     if member is None or not member.unit.held or not member.has_gradient:
         return None
     if member.written.dtype is not torch.float32:
@@ -631,6 +638,7 @@ def _before_load(module, *_):
         state.unit.model.published = None
 
 
+_dtensor.serve()
 _local.serve()
 
 
@@ -716,67 +724,6 @@ def _rows_of(parameter, name, mesh):
             setattr(made, hooks, getattr(parameter, hooks))
     parameter._acc_successor = made, name
     return made
-
-
-def _with_reduced_gradient(full_tensor):
-    """DTensor.full_tensor. The gradient of a sharded parameter's whole value is of this rank's rows of the batch, so
-    that it is the mean over the ranks that the parameter gets."""
-    @functools.wraps(full_tensor)
-    def whole(self, *, grad_placements=None):
-        if grad_placements is not None or not (self.requires_grad and torch.is_grad_enabled() and _rows.is_row(self)):
-            return full_tensor(self, grad_placements=grad_placements)
-        found = full_tensor(self, grad_placements=[Partial()] * self.device_mesh.ndim)
-        found.register_hook(lambda gradient: gradient / self.device_mesh.size())
-        return found
-
-    return whole
-
-
-DTensor.full_tensor = _with_reduced_gradient(DTensor.full_tensor)
-
-
-_data = torch.Tensor.data
-
-
-def _get_data(self):
-    made = _data.__get__(self)
-    if _rows.is_row(self):  # see RowMember.adopt
-        self._acc_aliases = [each for each in getattr(self, "_acc_aliases", ()) if each() is not None]
-        self._acc_aliases.append(weakref.ref(made))
-    return made
-
-
-def _set_data(self, value):
-    """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor."""
-    if isinstance(value, DTensor) and value.shape == self.shape:
-        value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
-    _data.__set__(self, value)
-    if isinstance(value, DTensor):
-        self._local_tensor, self._spec = value._local_tensor, value._spec
-
-
-DTensor.data = property(_get_data, _set_data)
-
-
-def _refusing_rows(function, position):
-    """torch.autograd.backward or grad. Sharded parameters, of which `inputs` has some, are not in a graph of a module,
-    which computes with whole ones."""
-    @functools.wraps(function)
-    def run(*arguments, **keywords):
-        found = function(*arguments, **keywords)
-        inputs = keywords.get("inputs", arguments[position] if len(arguments) > position else None)
-        given = [inputs] if isinstance(inputs, torch.Tensor) else inputs or ()
-        for number, each in enumerate(given):
-            if isinstance(each, DTensor) and _rows.is_row(each) and (found is None or found[number] is None):
-                raise NotSupportedError(f"torch.autograd.{function.__name__} with the parameters of a sharded module "
-                                        "as inputs: the engine acc does not support it; freeze the other parameters")
-        return found
-
-    return run
-
-
-torch.autograd.backward = _refusing_rows(torch.autograd.backward, 5)
-torch.autograd.grad = _refusing_rows(torch.autograd.grad, 1)
 
 
 def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None,
@@ -872,12 +819,17 @@ class PartOfRoot:
 
     def __init__(self, root, part):
         self.root, self.opened = root, []
-        part.register_forward_pre_hook(_uncompiled(self.before_forward), prepend=True, with_kwargs=True)
-        part.register_forward_hook(_uncompiled(self.after_forward), with_kwargs=True, always_call=True)
+        self.handles = [
+            part.register_forward_pre_hook(_uncompiled(self.before_forward), prepend=True, with_kwargs=True),
+            part.register_forward_hook(_uncompiled(self.after_forward), with_kwargs=True, always_call=True)]
+
+    def remove(self):
+        for each in self.handles:
+            each.remove()
 
     def before_forward(self, module, arguments, keywords):
-        unit = unit_of(self.root)
-        self.opened.append(not unit.forwards and not unit.backwards)
+        unit = None if state_of(self.root).summoned else unit_of(self.root)
+        self.opened.append(unit is not None and not unit.forwards and not unit.backwards)
         return unit.state.before_forward(module, arguments, keywords) if self.opened[-1] else None
 
     def after_forward(self, module, arguments, keywords, output):

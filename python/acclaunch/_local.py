@@ -14,6 +14,7 @@ from torch.optim import optimizer as hooks
 
 from acclaunch import _muon, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
+from acclaunch._units import as_plain
 
 # They treat each element of a parameter by itself.
 _OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
@@ -73,11 +74,13 @@ def _on_locals(cls, step):
     @functools.wraps(step)
     def run(self, *arguments, **keywords):
         given = signature.bind_partial(self, *arguments, **keywords).arguments
-        if type(self) is not cls or given.get("closure") is not None or not _is_plain(self):
-            return step(self, *arguments, **keywords)
-        _before_step(self)
-        with _Locals(self):
-            return step(self, *arguments, **keywords)
+        if type(self) is cls and given.get("closure") is None:
+            with as_plain():
+                if _is_plain(self):
+                    _before_step(self)
+                    with _Locals(self):
+                        return step(self, *arguments, **keywords)
+        return step(self, *arguments, **keywords)
 
     return run
 

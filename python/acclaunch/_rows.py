@@ -136,6 +136,12 @@ def is_row(parameter):
     return getattr(parameter, "_acc_model", None) in models
 
 
+def member_of(parameter):
+    """What the engine has of a parameter of a module that has had its first forward (RowMember), or None."""
+    model = models.get(getattr(parameter, "_acc_model", None))
+    return next((each for each in model.rows if each.sharded is parameter), None) if model is not None else None
+
+
 def fence(numbers=models):
     """Before the program reads or changes rows of these models: waits until no rank uses them any more. Collective."""
     for number in sorted(numbers):

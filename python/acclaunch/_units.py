@@ -88,11 +88,16 @@ def tensors_in(value, found):
             tensors_in(getattr(value, each.name, None), found)
 
 
+# A context in which attributes of DTensors are read without their __torch_function__, in a fifth of the time.
+as_plain = torch._C.DisableTorchFunctionSubclass
+
+
 def any_requires_grad(tensors):
-    for each in tensors:
-        if each.requires_grad:
-            return True
-    return False
+    with as_plain():
+        for each in tensors:
+            if each.requires_grad:
+                return True
+        return False
 
 
 def put(slots, parameter):
@@ -302,15 +307,16 @@ class Unit(Uncopied):
 
     def follow_requires_grad(self):
         """The program may change requires_grad between uses, for a phase of its training."""
-        for member in self.members:
-            wanted = member.sharded.requires_grad
-            if wanted is not member.working.requires_grad:
-                self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
-                member.working.requires_grad_(wanted)
-                if wanted and not member.trains:
-                    member.trains = True
-                    self.await_gradients(member)
-                    self.find_trained()
+        with as_plain():
+            for member in self.members:
+                wanted = member.sharded.requires_grad
+                if wanted is not member.working.requires_grad:
+                    self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
+                    member.working.requires_grad_(wanted)
+                    if wanted and not member.trains:
+                        member.trains = True
+                        self.await_gradients(member)
+                        self.find_trained()
 
     def passes(self):
         """True if the unit is trained, but now no parameter of it requires a gradient."""

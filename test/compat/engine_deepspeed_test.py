@@ -261,6 +261,16 @@ def direct(trial):
         trial.note(loss, trial.engine.global_steps, trial.engine.get_global_grad_norm())
 
 
+def penalised(trial):
+    """A penalty on the weights with a factor of each rank. DeepSpeed's stage 3 has no whole parameters for it."""
+    for _ in range(4):
+        loss = trial.loss(rare=True) + 0.02 * (1 + dist.get_rank()) * sum(
+            each.pow(2).sum() + torch.linalg.norm(each) for each in trial.net.parameters() if each.requires_grad)
+        trial.engine.backward(loss)
+        trial.engine.step()
+        trial.note(loss, trial.engine.get_global_grad_norm())
+
+
 def compiled(trial):
     trial.engine.compile(backend="eager")
     trial.train()
@@ -278,7 +288,9 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("by parts", 2, by_parts, {**ADAM, **BF16}, None, 1e-2),
             ("by parts", 3, by_parts, {**ADAM, "gradient_accumulation_steps": 1}, None, 1e-5),
             ("compiled", 1, compiled, ADAM, None, 1e-5), ("compiled", 3, compiled, {**ADAM, **BF16}, None, 1e-2),
-            ("direct", 3, direct, ADAM, None, 1e-5),
+            ("direct", 3, direct, ADAM, None, 1e-5), ("penalised", 1, penalised, ADAM, None, 1e-5),
+            ("penalised", 2, penalised, ADAM, None, 1e-5),
+            ("penalised", 1, penalised, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5),
             ("again", 0, again, ADAM, None, 1e-5), ("again", 2, again, {**ADAM, **BF16}, None, 1e-2),
             ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),
             ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
@@ -319,13 +331,15 @@ def elsewhere(folder):
             trial.train(2)
 
 
-def scalars():
-    """In the other stages they train as arrays of one element do."""
+def alike():
+    """What DeepSpeed lacks: in stages 0 and 3 scalars train as arrays of one element do, and penalties on weights as in
+    stage 1."""
     for stage in (0, 3):
-        trials = [Trial(OURS, stage, scalar=scalar, **ADAM) for scalar in (False, True)]
-        for trial in trials:
-            trial.train()
-        assert trials[0].found == trials[1].found, [trial.found for trial in trials]
+        for case, kinds in ((plain, ((stage, False), (stage, True))), (penalised, ((1, False), (stage, False)))):
+            trials = [Trial(OURS, number, scalar=scalar, **ADAM) for number, scalar in kinds]
+            for trial in trials:
+                case(trial)
+            expect_equal(("alike", stage, case.__name__), trials[0].found, trials[1].found, 1e-6)
 
 
 def gathered():
@@ -469,7 +483,7 @@ def worker(folder):
             if dist.get_rank() == 0:
                 print(error, flush=True)
     if only in "other":
-        scalars()
+        alike()
         gathered()
         refused()
     for stage, config in TRAVELS:

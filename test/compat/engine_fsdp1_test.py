@@ -308,7 +308,48 @@ def scaled(trial):
     trial.note_weights(net)
 
 
-CASES = {strategies: 1e-5, policies: 1e-5, by_hand: 1e-5, accumulation: 1e-5, low_precision: 1e-2, widened: 1e-2,
+def penalised(trial):
+    """A penalty on the weights, with a factor of each rank, as without FSDP. Torch's has no whole parameters outside of
+    the module."""
+    net = trial.sharded(filled(Net()))
+    optimizer, factor = adamw(net), 0.02 * (1 + dist.get_rank())
+    mean = 0.02 * (1 + dist.get_world_size()) / 2
+    for _ in range(3):
+        loss = loss_of(net, trial.ids(), rare=True)
+        if OURS:
+            loss = loss + factor * sum(each.pow(2).sum() + each.norm() for each in net.parameters())
+            loss.backward()
+        else:
+            loss.backward()
+            with FSDP.summon_full_params(net, with_grads=True):
+                for each in net.parameters():
+                    value = each.detach()
+                    loss = loss.detach() + factor * (value.square().sum() + value.norm())
+                    each.grad += mean * (2 * value + value / value.norm().clamp(min=1e-9))
+        trial.note(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note_weights(net)
+
+
+def unwrapped(trial):
+    """Forwards of the module in the wrapper, also before all others, as those of generate(), and of a part of it."""
+    net = trial.sharded(Net())
+    called = net.module if OURS else net
+    for _ in range(2):
+        with torch.no_grad():
+            ids = trial.ids()
+            trial.note(called(ids).square().sum())
+            if OURS:
+                assert torch.equal(net.module.embedding(ids), net.embedding(ids))
+        trial.steps(net, 1)
+    loss = loss_of(called, trial.ids())
+    loss.backward()
+    trial.note(loss, net.clip_grad_norm_(0.5))
+
+
+CASES = {strategies: 1e-5, penalised: 1e-5, unwrapped: 1e-5, policies: 1e-5, by_hand: 1e-5, accumulation: 1e-5,
+         low_precision: 1e-2, widened: 1e-2,
          ignored: 1e-5, made_empty: 1e-5, from_rank_0: 1e-5, optimizer_before: 1e-5, checkpoints_activations: 1e-5,
          summoned: 1e-5, state_dicts: 1e-5, scaled: 1e-5}
 
@@ -323,7 +364,7 @@ def groups(trial):
         trial.steps(net)
 
 
-CASES_OF_FOUR = {accumulation: 1e-4, summoned: 1e-4, groups: 1e-4}
+CASES_OF_FOUR = {accumulation: 1e-4, penalised: 1e-4, summoned: 1e-4, groups: 1e-4}
 
 
 # ---- files ----------------------------------------------------------------------------------------

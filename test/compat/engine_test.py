@@ -47,7 +47,7 @@ class Block(nn.Module):
 
     def forward(self, x, rare=False):
         y = self.scale * self.down(F.gelu(self.up(self.norm(x)))) + self.empty.sum()
-        return x + y + (self.rare.sum(0) if rare else 0)
+        return x + y + (0 if rare is False else self.rare.sum(0) * rare)
 
 
 class Net(nn.Module):
@@ -266,6 +266,43 @@ def accumulation(trial):
     trial.note_weights(net)
 
 
+def penalised(trial):
+    """Penalties on weights, which torch adds to a loss only with full_tensor; it fails with the gradient of a sum,
+    which is no Shard."""
+    net = trial.sharded(Net())
+    trained = [each for each in net.parameters() if each.requires_grad and each.numel() > 1]  # as torch can
+    optimizer, is_ours = adamw(net), trial.shard.__module__.startswith("acclaunch")
+    before = [each.detach().full_tensor() for each in trained]
+    for number in range(4):
+        added = 0.02 * sum((each.pow(2).sum(), (each if is_ours else each * torch.ones_like(each)).sum(), each.norm(),
+                            0)[number] for each in trained)
+        loss = loss_of(net, trial.ids(), rare=True)
+        if number == 3:
+            for each, old in zip(trained, before):
+                kept = (each - (old if is_ours else distributed(old, each))).square().sum()
+                added = added + (kept if is_ours else kept.full_tensor())
+        loss = loss + (added.full_tensor() if isinstance(added, DTensor) and not is_ours else added)
+        loss.backward()
+        trial.note(loss, nn.utils.clip_grad_norm_(net.parameters(), 1.0))
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        if is_ours:  # torch 2.13 adds the norms of a rank's rows first
+            norms = torch.stack([each.norm() for each in trained]).sum()
+            trained[0].add_(before[0]).mul_(torch.full(before[0].shape[1:], 2.0))
+            before[1].add_(trained[1])
+        else:
+            norms = sum(each.full_tensor().norm() for each in trained)
+            trained[0].add_(distributed(before[0], trained[0])).mul_(2)
+            before[1].add_(trained[1].full_tensor())
+        trial.note(norms, before[1].sum())
+    trial.note_weights(net)
+
+
+def distributed(whole, like):
+    return torch.distributed.tensor.distribute_tensor(whole, like.device_mesh, like.placements)
+
+
 def sometimes_used(trial):
     """A parameter that no backward reaches has no gradient, and AdamW leaves it as it is."""
     net = trial.sharded(Net())
@@ -273,6 +310,35 @@ def sometimes_used(trial):
     for rare in (False, True, False):
         trial.step(net, optimizer, rare=rare)
         trial.note(net.blocks[0].rare.grad is None)
+    trial.note_weights(net)
+
+
+def used_by_some(trial, otherwise):
+    """A parameter that some ranks use and others do not. With otherwise 0.0 in place of False these use it too, with a
+    gradient of zero."""
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    for number in range(4):
+        trial.step(net, optimizer, rare=number % 2 == dist.get_rank() or otherwise)
+    trial.note_weights(net)
+
+
+def called_with_others(trial, others):
+    """Forwards with other values in place of the parameters. With not others the same by changes in place."""
+    net = trial.sharded(Net(tied=False))
+    optimizer = adamw(net)
+    for _ in range(2):
+        halves = {name: each.detach() * 0.5 for name, each in net.named_parameters()}
+        with torch.no_grad():
+            if others:
+                trial.note(torch.func.functional_call(net, halves, (trial.ids(),)).square().sum())
+            else:
+                for each in net.parameters():
+                    each.mul_(0.5)
+                trial.note(net(trial.ids()).square().sum())
+                for each in net.parameters():
+                    each.mul_(2)
+        trial.step(net, optimizer)
     trial.note_weights(net)
 
 
@@ -577,7 +643,8 @@ def boxes_in_low_precision(trial):
     low_precision(trial, make=Boxes)
 
 
-CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
+CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, penalised: 2e-6,
+         sometimes_used: 2e-6, frozen: 2e-6,
          two_losses: 2e-6, read_weights: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6,
          two_models: 2e-6, optimizers: 2e-6, boxes: 2e-6, compiled: 2e-6, low_precision: 1e-2,
          boxes_in_low_precision: 1e-2,
@@ -753,6 +820,14 @@ def refused(mesh, shard):
 
     expect(NotSupportedError, "'head.weight' is a Tensor with functions of its own for gathering", gathers_itself)
 
+    def computed_from_others():
+        made = net()
+        made(ids)
+        torch.func.functional_call(made, {name: each * 2 for name, each in made.named_parameters()}, (ids,))
+
+    expect(NotSupportedError, "in place of the parameter 'embedding.weight' (torch.func.functional_call)",
+           computed_from_others)
+
     def whole_head(changed):
         changed.head.weight = nn.Parameter(torch.zeros(WORDS, SIZE))
 
@@ -824,8 +899,10 @@ def worker(folder):
         torch.manual_seed(7)
         for found in tied_units(Trial(ours, mesh, {})):
             expect_equal("tied units", found, expected[groups], 2e-6)
-        expect_equal("edited", *(run(functools.partial(edited, by_hooks=how), ours, mesh) for how in (True, False)),
-                     2e-6)
+        for case, ways in ((used_by_some, (False, 0.0)), (called_with_others, (True, False)),
+                           (edited, (True, False))):
+            expect_equal(case.__name__, *(run(lambda trial, case=case, way=way: case(trial, way), ours, mesh)
+                                          for way in ways), 2e-6)
         expect_equal("inference first", run(inference_first, ours, mesh), expected[plain], 2e-6)
         torch.manual_seed(7)
         net = Trial(ours, mesh, {}).sharded(Boxes())

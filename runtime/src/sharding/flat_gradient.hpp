@@ -39,6 +39,13 @@ class FlatGradient {
   FlatGradient(const FlatGradient&) = delete;
   FlatGradient& operator=(const FlatGradient&) = delete;
 
+  /// Chooses the memory of a gradient that the running backward may write, which may allocate
+  /// collectively.
+  void prepare() {
+    if (is_due()) {
+      open();
+    }
+  }
   using Target = WrittenGradient::Target;
   /// Returns the memory for the full gradient of parameter `index`, [numel] in the view dtype, and
   /// whether it was written before (then the program adds). Marks it as written.

@@ -141,8 +141,13 @@ void ShardUnit::after_recompute() {
   }
 }
 
+/// Each parameter has a gradient of its own there. The backwards of ranks may write them in another
+/// order, or not all of them, so that all get their memory now.
 ShardUnit::Early ShardUnit::before_backward() {
   open("backward");
+  if (context_.by_rows) {
+    for_each_gradient([](FlatGradient& gradient) { gradient.prepare(); });
+  }
   return schedule_.before_backward(number_);
 }
 

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of torch's DTensor, for parameters of sharded modules that a program uses as whole tensors: a penalty on
+weights is added to a loss, `data` is exchanged, a step of the program's own takes plain tensors."""
+
+import functools
+import weakref
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from acclaunch import _rows
+from acclaunch._library import NotSupportedError
+from acclaunch._units import any_requires_grad, as_plain, map_tensors, tensors_in
+
+# ---- whole values ---------------------------------------------------------------------------------
+
+_full_tensor = DTensor.full_tensor
+
+
+def _whole(tensor):
+    """The whole value of a DTensor. Its gradient is of this rank's part of the batch, so that it is the mean over the
+    ranks that the DTensor gets, or what the divide factor of its unit makes of the sum. Collective, and so is its
+    backward."""
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
+        return _full_tensor(tensor)
+    mesh = tensor.device_mesh
+    parts, member = [Partial()] * mesh.ndim, _rows.member_of(tensor)
+    factor = (member and member.unit.state.divide_factor) or mesh.size()
+    if any(each.is_partial() for each in tensor.placements):  # of any kind: torch changes none into another
+        found = _full_tensor(tensor)
+        found.register_hook(lambda gradient: _full_tensor(
+            DTensor.from_local(gradient, mesh, parts, run_check=False)) / factor)
+    else:
+        found = _full_tensor(tensor, grad_placements=parts)
+        found.register_hook(lambda gradient: gradient / factor)
+    return found
+
+
+@functools.wraps(_full_tensor)
+def _full(self, *, grad_placements=None):
+    return _whole(self) if grad_placements is None and _rows.is_row(self) else \
+        _full_tensor(self, grad_placements=grad_placements)
+
+
+# ---- operations on DTensors and plain tensors --------------------------------------------------------
+
+
+def _changes_dtensor(function, arguments):
+    """True for a function such as Tensor.add_ or torch._foreach_add_ of a DTensor, or of a list of them."""
+    name, first = getattr(function, "__name__", ""), arguments[0] if arguments else None
+    first = first[0] if isinstance(first, (tuple, list)) and first else first
+    return isinstance(first, DTensor) and (
+        name.startswith("__i") or name == "__setitem__" or (name.endswith("_") and not name.endswith("__")))
+
+
+def _has_norms_of_rows(tensor):
+    """True for norms that are to be computed of the ranks' norms: torch (2.13) sums several of them first, as in
+    torch.stack([each.norm() for each in parameters]).sum()."""
+    return isinstance(tensor, DTensor) and tensor.dim() > 0 and any(
+        type(each).__name__ == "_NormPartial" for each in tensor._spec.placements)
+
+
+def _with_norms(tensor):
+    return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim) if _has_norms_of_rows(tensor) \
+        else tensor
+
+
+def _is_in_graph(value):
+    found = []
+    tensors_in(value, found)
+    return any(each.grad_fn is not None for each in found)
+
+
+def _torch_function(cls, function, types, arguments=(), keywords=None):
+    """Calls a function of torch with DTensors, and perhaps with plain tensors, with which torch would refuse it, except
+    with those of one element, through which then no gradient could flow. Here the result is a plain tensor, of the
+    whole values; what changes a DTensor takes its own rows of the plain ones. Parameters that stand for whole ones
+    (whole_outside) are computed with as whole ones where a gradient can flow: torch's sums over rows are not those of
+    factors that differ between ranks, and it lacks many functions."""
+    if not all(each is torch.Tensor or issubclass(each, (DTensor, torch.nn.Parameter)) for each in types):
+        return NotImplemented
+    keywords, given = keywords or {}, []
+    with as_plain():
+        tensors_in(arguments, given)
+        tensors_in(keywords, given)
+        if any(_has_norms_of_rows(each) for each in given):
+            arguments, keywords = map_tensors(_with_norms, (arguments, keywords))
+        plain = [each for each in given if not isinstance(each, DTensor)]
+        has_graph = torch.is_grad_enabled()
+        stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
+        if not (has_graph and any_requires_grad(plain)) or function.__name__ == "__set__":
+            try:
+                found = function(*arguments, **keywords)
+                if not stands_for_whole or not _is_in_graph(found):
+                    return found
+            except RuntimeError as error:
+                if not stands_for_whole and "got mixed torch.Tensor and DTensor" not in str(error):
+                    raise
+        mesh = next(each.device_mesh for each in given if isinstance(each, DTensor))
+        changes = _changes_dtensor(function, arguments)
+
+        def convert(tensor):
+            if isinstance(tensor, DTensor):
+                return tensor if changes else _whole(tensor)
+            return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False) if changes else tensor
+
+        arguments, keywords = map_tensors(convert, (arguments, keywords))
+        return function(*arguments, **keywords)
+
+
+def whole_outside(parameters):
+    """Lets these parameters be whole ones for functions of torch outside of their modules."""
+    for each in parameters:
+        each._acc_whole = True
+
+
+# ---- data -----------------------------------------------------------------------------------------
+
+_data = torch.Tensor.data
+
+
+def _get_data(self):
+    made = _data.__get__(self)
+    if _rows.is_row(self):  # see RowMember.adopt
+        self._acc_aliases = [each for each in getattr(self, "_acc_aliases", ()) if each() is not None]
+        self._acc_aliases.append(weakref.ref(made))
+    return made
+
+
+def _set_data(self, value):
+    """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor."""
+    if isinstance(value, DTensor) and value.shape == self.shape:
+        value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
+    _data.__set__(self, value)
+    if isinstance(value, DTensor):
+        self._local_tensor, self._spec = value._local_tensor, value._spec
+
+
+# ---- gradients --------------------------------------------------------------------------------------
+
+
+def _refusing_rows(function, position):
+    """torch.autograd.backward or grad. Sharded parameters, of which `inputs` has some, are not in a graph of a module,
+    which computes with whole ones."""
+    @functools.wraps(function)
+    def run(*arguments, **keywords):
+        found = function(*arguments, **keywords)
+        inputs = keywords.get("inputs", arguments[position] if len(arguments) > position else None)
+        given = [inputs] if isinstance(inputs, torch.Tensor) else inputs or ()
+        for number, each in enumerate(given):
+            if isinstance(each, DTensor) and _rows.is_row(each) and (found is None or found[number] is None):
+                raise NotSupportedError(f"torch.autograd.{function.__name__} with the parameters of a sharded module "
+                                        "as inputs: the engine acc does not support it; freeze the other parameters")
+        return found
+
+    return run
+
+
+def place_gradient(parameter):
+    """Gives the gradient of a DTensor that autograd has made, such as that of its sum, the DTensor's placements.
+    Collective if it has parts of sums."""
+    gradient = parameter.grad
+    if gradient._spec.placements != parameter._spec.placements:
+        parameter.grad = gradient.detach().redistribute(parameter._spec.mesh, parameter._spec.placements)
+
+
+def serve():
+    DTensor.full_tensor = _full
+    DTensor.data = property(_get_data, _set_data)
+    DTensor.__torch_function__ = classmethod(_torch_function)
+    torch.autograd.backward = _refusing_rows(torch.autograd.backward, 5)
+    torch.autograd.grad = _refusing_rows(torch.autograd.grad, 1)
