@@ -93,6 +93,12 @@ class AccMemoryError(Error, MemoryError):
     status = "out_of_memory"
 
 
+class PeerLostError(CollectiveError):
+    """A rank of the job has ended or given up."""
+
+    status = "peer_lost"
+
+
 class InternalError(Error):
     """A mistake of acclaunch: please report it."""
 
@@ -102,7 +108,7 @@ class InternalError(Error):
 # By acc_status, from 1.
 ERRORS = (InvalidArgumentError, ConfigError, NotFoundError, AccTimeoutError, AccConnectionError,
           ProtocolError, ProcessError, CollectiveError, DeviceError, AccMemoryError, InternalError,
-          DisagreementError, NotSupportedError)
+          DisagreementError, NotSupportedError, PeerLostError)
 
 
 # ---- values that pass the border. ctypes cuts integers to their width and strings at a NUL, without a word.

@@ -22,23 +22,27 @@ namespace fs = std::filesystem;
 
 const std::string kBin = ACC_BIN_DIR;
 
-std::vector<std::string> run(int steps, const std::string& more) {
+std::vector<std::string> run(int steps, const std::string& more,
+                             const std::vector<std::string>& flags = {}) {
   const std::string data = std::string(ACC_TEST_DATA) + "/parity_gpt/tokens.npy";
-  return {kBin + "/acclaunch",
-          "--config_file",
-          std::string(ACC_SOURCE_DIR) + "/configs/fsdp_full_shard.yaml",
-          "--cpu",
-          "--num_processes",
-          "2",
-          "--max_restarts",
-          "3",
-          "--memory_checkpoint_every",
-          "1",
-          "/bin/sh",
-          "-c",
-          "echo \"pid $$\"; exec " + kBin + "/train_gpt --data " + data +
-              " --layers 2 --heads 2 --dim 32 --seq_len 32 --global_batch 4 --lr 1e-3 --steps " +
-              std::to_string(steps) + " " + more};
+  std::vector<std::string> command = {kBin + "/acclaunch",
+                                      "--config_file",
+                                      std::string(ACC_SOURCE_DIR) + "/configs/fsdp_full_shard.yaml",
+                                      "--cpu",
+                                      "--num_processes",
+                                      "2",
+                                      "--max_restarts",
+                                      "3",
+                                      "--memory_checkpoint_every",
+                                      "1"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  const std::vector<std::string> program = {
+      "/bin/sh", "-c",
+      "echo \"pid $$\"; exec " + kBin + "/train_gpt --data " + data +
+          " --layers 2 --heads 2 --dim 32 --seq_len 32 --global_batch 4 --lr 1e-3 --steps " +
+          std::to_string(steps) + " " + more};
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
 }
 
 /// The losses by step; the last one of a step that was made twice.
@@ -89,4 +93,96 @@ TEST_CASE("workers that are killed resume from memory, with the losses of an und
   Program unbroken(run(made, "--metrics " + other.string()));
   REQUIRE(unbroken.wait() == 0);
   CHECK(found == losses(other));  // bitwise, since the layout is the same
+}
+
+TEST_CASE("with --rejoin only the worker that is killed is started again") {
+  const TemporaryFolder folder;
+  const fs::path metrics = folder.path() / "metrics.jsonl";
+  const std::string series = (folder.path() / "run").string();
+  Program launcher(
+      run(1'000'000,
+          "--checkpoint " + series + " --checkpoint_every 1000000 --metrics " + metrics.string(),
+          {"--rejoin"}));
+  launcher.wait_for_text("pid ", 2);
+  launcher.wait_for_text("tokens/s", 2);  // steps, of which the first is in memory
+  const auto first = Watched(launcher.out(), "pid ");
+  REQUIRE(first.size() == 2);
+  // Rank 1, then rank 0; each time the other one stays.
+  const auto rank_of = [&](pid_t pid) {
+    const std::string out = launcher.out();
+    const auto at = out.find("pid " + std::to_string(pid) + "\n");
+    return out.substr(out.rfind('[', at) + 1, 1);
+  };
+  std::map<std::string, pid_t> of_rank;
+  for (const pid_t pid : {first[0], first[1]}) {
+    of_rank[rank_of(pid)] = pid;
+  }
+  int kills = 0;
+  for (const std::string rank : {"1", "0"}) {
+    REQUIRE(::kill(of_rank.at(rank), SIGKILL) == 0);
+    ++kills;
+    launcher.wait_for_text("pid ", 2 + kills);
+    launcher.wait_for_text("all workers have rejoined", kills);
+    launcher.wait_for_text("tokens/s",
+                           times_in(launcher.out(), "tokens/s") + 1);  // it trains again
+    of_rank[rank] = std::stoi(launcher.out().substr(launcher.out().rfind("pid ") + 4));
+    for (const auto& [each, pid] : of_rank) {
+      CHECK(::kill(pid, 0) == 0);
+    }
+  }
+  launcher.signal(SIGUSR1);
+  const int status = launcher.wait();
+  CAPTURE(launcher.out());
+  CAPTURE(launcher.err());
+  CHECK(status == 0);
+  CHECK(times_in(launcher.out(), "pid ") == 4);
+  CHECK(launcher.err().find("starting it again, the others rejoin (restart 2 of 3)") !=
+        std::string::npos);
+  const auto found = losses(metrics);
+  const int made = found.rbegin()->first;
+  CHECK(static_cast<int>(found.size()) == made);
+  const fs::path other = folder.path() / "unbroken.jsonl";
+  Program unbroken(run(made, "--metrics " + other.string()));
+  REQUIRE(unbroken.wait() == 0);
+  CHECK(found == losses(other));
+}
+
+TEST_CASE("workers that do not rejoin are all started again") {
+  const TemporaryFolder folder;
+  const std::string marker = (folder.path() / "marker").string();
+  Program launcher({kBin + "/acclaunch", "--cpu", "--num_processes", "2", "--max_restarts", "2",
+                    "--rejoin", "--shutdown_timeout", "1", "/bin/sh", "-c",
+                    "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; "
+                    "[ $RANK = 1 ] && [ ! -e " +
+                        marker + " ] && touch " + marker +
+                        " && exit 3; "
+                        "exec sleep 1000"});
+  CHECK(launcher.wait() == 0);
+  CAPTURE(launcher.err());
+  CHECK(launcher.err().find("starting it again, the others rejoin (restart 1 of 2)") !=
+        std::string::npos);
+  CHECK(launcher.err().find("workers did not rejoin within 1 s") != std::string::npos);
+}
+
+TEST_CASE("--rejoin is refused where it is not possible") {
+  struct Refused {
+    std::vector<std::string> flags;
+    std::string why;
+  };
+  for (const Refused& each :
+       {Refused{{"--num_processes", "2"}, "needs --max_restarts"},
+        Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
+        Refused{{"--num_processes", "2", "--max_restarts", "1", "--num_machines", "2",
+                 "--machine_rank", "1", "--main_process_ip", "127.0.0.1"},
+                "one machine only"},
+        Refused{{"--num_processes", "2", "--max_restarts", "1", "--data_record", "unused"},
+                "--data_record"}}) {
+    std::vector<std::string> command = {kBin + "/acclaunch", "--cpu", "--rejoin"};
+    command.insert(command.end(), each.flags.begin(), each.flags.end());
+    command.insert(command.end(), {"--", "/bin/true"});
+    Program launcher(command);
+    CHECK(launcher.wait() == 2);
+    CAPTURE(launcher.err());
+    CHECK(launcher.err().find(each.why) != std::string::npos);
+  }
 }

@@ -27,6 +27,7 @@ class Gpt final : public LanguageModel {
 
   void train(const Batch& batch) override;
   acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) override;
+  void drop_loss() override { loss_ = 0.0; }
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
   [[nodiscard]] std::int64_t activation_bytes() const override;
   [[nodiscard]] std::int64_t kept_bytes() const override;

@@ -29,6 +29,10 @@ class LanguageModel {
   /// work. Collective.
   virtual acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) = 0;
 
+  /// Forgets the losses since `take_loss`, after an error. On a GPU, where no rank rejoins, it does
+  /// nothing.
+  virtual void drop_loss() {}
+
   /// Returns the logits of the token that follows `tokens`, on every rank: [vocab], valid until the
   /// next call. tokens: at most `largest.time`. Must be called under Model::no_grad().
   virtual std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) = 0;

@@ -130,8 +130,7 @@ class Trainer {
       check_outputs(options_);
     }
     announce();
-    const std::int64_t first = start();
-    const int signal = first < options_.steps ? train_steps(first, request) : 0;
+    const int signal = train_to_end(request);
     if (signal == 0) {
       finish();
     }
@@ -164,13 +163,32 @@ class Trainer {
     }
   }
 
-  /// Loads the state to resume from, if there is one. Returns the number of steps already
-  /// made.
-  std::int64_t start() {
+  /// Trains. If another rank is lost and replaced, goes on from the last state that all have.
+  int train_to_end(SaveRequest* request) {
+    const acc::ProgramState first_position = order_ ? order_->state() : acc::ProgramState();
     auto resumed = series_ ? series_->resume(model_, optimizer_) : std::nullopt;
     if (!resumed && !options_.resume.empty()) {
       resumed = {runtime_.load(options_.resume, model_, optimizer_), options_.resume};
     }
+    while (true) {
+      try {
+        const std::int64_t first = start(resumed);
+        return first < options_.steps ? train_steps(first, request) : 0;
+      } catch (const acc::Error& error) {
+        if (!series_ || !series_->can_rejoin(error)) {
+          throw;
+        }
+        resumed = series_->rejoin(model_, optimizer_);
+        gpt_->drop_loss();
+        if (order_) {
+          static_cast<void>(order_->load(first_position));
+        }
+      }
+    }
+  }
+
+  /// Goes to the position of a state that was loaded. Returns the number of steps already made.
+  std::int64_t start(const std::optional<acc::CheckpointSeries::Resumed>& resumed) {
     if (!resumed) {
       return 0;
     }

@@ -279,6 +279,16 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   options.on_first_failure = [this](const supervision::WorkerRecord& worker) {
     on_first_failure(worker);
   };
+  if (plan_.supervision.rejoins) {
+    options.start_again = [this](const auto& worker) { return start_again(worker); };
+    options.have_rejoined = [this](const auto& workers) { return have_rejoined(workers); };
+    options.on_rejoined = [this](bool rejoined) {
+      say(rejoined ? "all workers have rejoined"
+                   : fmt::format("workers did not rejoin within {} s (--shutdown_timeout)",
+                                 plan_.supervision.shutdown_timeout.count()),
+          rejoined ? LogLevel::info : LogLevel::err);
+    };
+  }
   options.look_inside = [this] { return look_inside(); };
   options.job_control = &job_control_;
   options.before_stop = [this] { runner_.output().hide_status(); };
@@ -290,6 +300,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
     logs_.name_ranks(round_->round, specs.front().rank);
   }
   monitor_workers(specs);
+  attempt_->specs = specs;
   supervision::AttemptOutcome outcome = co_await attempt_->supervisor->run(std::move(specs));
   if (attempt_->rank_monitor) {
     attempt_->rank_monitor->finish(outcome.workers);
@@ -376,7 +387,26 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() {
     spec.numa_node = placement.numa_node;
   }
   give_snapshot_memory(specs);
+  give_membership(specs);
   return specs;
+}
+
+/// Gives the workers a page that tells them, also inside a collective, that they wait in vain. They
+/// open it as they do their memory for snapshots.
+void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
+  if (alone_ || plan_.identity == Identity::none) {
+    return;
+  }
+  try {
+    attempt_->membership.emplace(MembershipPage::create(plan_.supervision.rejoins));
+  } catch (const Error& error) {
+    say(error.what());
+    return;
+  }
+  for (supervision::WorkerSpec& spec : specs) {
+    spec.environment[settings::kMembershipVariable] =
+        fmt::format("/proc/{}/fd/{}", ::getpid(), attempt_->membership->fd());
+  }
 }
 
 /// Gives each worker a file in memory for its last snapshots, which the next worker with its place

@@ -18,8 +18,10 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -347,6 +349,35 @@ asio::awaitable<void> Job::first_failure_is_explained() {
   }
 }
 
+/// Returns how a worker that failed is started again without the others (--rejoin). A signal that
+/// may be meant for the whole job is left to those that handle it.
+std::optional<supervision::WorkerSpec> Job::start_again(const supervision::WorkerRecord& worker) {
+  using Kind = supervision::ProcessEnd::Kind;
+  const bool is_for_all =
+      worker.end->kind == Kind::killed &&
+      (supervision::is_stop_signal(worker.end->value) ||
+       std::ranges::count(plan_.supervision.stop_signals, worker.end->value) > 0);
+  if (state_ != JobState::running || !attempt_->membership || is_for_all ||
+      worker.end->kind == Kind::not_executed || restarts_used() >= plan_.supervision.max_restarts) {
+    return std::nullopt;
+  }
+  ++num_rejoins_;
+  say(fmt::format("{}; starting it again, the others rejoin (restart {} of {})",
+                  report::failure_line(worker, host_), restarts_used(),
+                  plan_.supervision.max_restarts),
+      LogLevel::err);
+  attempt_->membership->advance();  // so that the new process joins the new epoch
+  const auto spec = std::ranges::find(attempt_->specs, worker.rank, &supervision::WorkerSpec::rank);
+  return *spec;
+}
+
+bool Job::have_rejoined(const std::vector<supervision::WorkerRecord>& workers) const {
+  return std::ranges::all_of(workers, [this](const auto& worker) {
+    return worker.end ||
+           attempt_->membership->has_joined(worker.local_rank, attempt_->membership->epoch());
+  });
+}
+
 void Job::announce_failure(const supervision::WorkerRecord& worker) {
   if (advance(JobEvent::worker_failed) != JobAction::announce) {
     return;
@@ -355,8 +386,9 @@ void Job::announce_failure(const supervision::WorkerRecord& worker) {
   if (plan_.layout.local_world_size > 1) {
     say(line + "; ending the others", LogLevel::err);
   }
-  const bool may_restart =
-      worker.end && worker.end->kind != supervision::ProcessEnd::Kind::not_executed;
+  const bool may_restart = worker.end &&
+                           worker.end->kind != supervision::ProcessEnd::Kind::not_executed &&
+                           (num_rejoins_ == 0 || restarts_used() < plan_.supervision.max_restarts);
   rounds_->end({.exit_status = worker.end ? worker.end->shell_status() : report::kTimedOut,
                 .restarts = may_restart,
                 .cause = Cause::worker,
@@ -464,6 +496,14 @@ void Job::on_attempt_end(const AttemptEnd& end) {
     stop_workers();
   } else if (action == JobAction::follow) {
     attempt_->supervisor->on_peer_failure();
+  }
+  if (breaks_groups(end)) {
+    // Behind the signal to the workers: one that dies of it has not failed by itself.
+    asio::post(runner_.io(), [this, reason = end.reason] {
+      if (attempt_ && attempt_->membership) {
+        attempt_->membership->end_round(reason);
+      }
+    });
   }
   if (!end.restarts) {
     pause_.cancel();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/log.hpp"
+#include "acc/base/membership_page.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "job/control.hpp"
 #include "job/job_table.hpp"
@@ -52,6 +53,14 @@ constexpr JobEvent event_of(const rendezvous::AttemptEnd& end) {
                                                                     : JobEvent::failure_known;
 }
 
+/// True if workers that this end reaches wait in vain for a peer: one has failed, or its machine is
+/// lost. After other ends all of them still run, and may save together before they end.
+constexpr bool breaks_groups(const rendezvous::AttemptEnd& end) {
+  using Cause = rendezvous::AttemptEnd::Cause;
+  constexpr int kLost = 1;  // exit status; a machine that joins, leaves or is late has another
+  return end.cause == Cause::worker || (end.cause != Cause::stop && end.exit_status == kLost);
+}
+
 /// One attempt on this machine, until the next one begins.
 struct Attempt {
   using Clock = std::chrono::steady_clock;
@@ -62,6 +71,8 @@ struct Attempt {
   Clock::time_point learned_at = started_at;  ///< time at which the attempt's end was known
   report::KernelFacts kernel;
   std::optional<monitor::RankMonitor> rank_monitor;  ///< empty: nobody can watch the job
+  std::optional<MembershipPage> membership;          ///< empty: workers have no peers
+  std::vector<supervision::WorkerSpec> specs;        ///< by worker of this machine
   std::optional<supervision::Supervisor>
       supervisor;                   ///< empty if the attempt ended before workers started
   bool gave_up = false;             ///< some workers could not be killed
@@ -140,6 +151,10 @@ class Job {
   void show_report(const report::JobReport& report, const rendezvous::RoundResult& round_result);
   std::vector<supervision::WorkerSpec> worker_specs();
   void give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs);
+  void give_membership(std::vector<supervision::WorkerSpec>& specs);
+  std::optional<supervision::WorkerSpec> start_again(const supervision::WorkerRecord& worker);
+  bool have_rejoined(const std::vector<supervision::WorkerRecord>& workers) const;
+  [[nodiscard]] int restarts_used() const { return round_->restart_count + num_rejoins_; }
   report::JobReport report_of(const rendezvous::RoundResult& round_result);
   void publish(report::JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
@@ -180,6 +195,7 @@ class Job {
   RestartPauses pauses_;
   JobState state_ = JobState::starting;
   std::optional<StopRequest> stop_;  ///< the first stop request; set in the states that have one
+  int num_rejoins_ = 0;              ///< workers that were started again without the others
   int num_dumps_ = 0;                ///< of the last collectives, asked for by SIGUSR2
   int status_ = 0;                   ///< exit status so far
 };

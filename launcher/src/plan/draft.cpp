@@ -92,7 +92,8 @@ SupervisionPlan read_supervision(Draft& draft) {
   const auto seconds = [&](settings::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
-  return {.restart_backoff = seconds("restart_backoff"_key),
+  return {.rejoins = draft.settings.boolean("rejoin"_key),
+          .restart_backoff = seconds("restart_backoff"_key),
           .time_limit = seconds("timeout"_key),
           .shutdown_timeout = seconds("shutdown_timeout"_key),
           .stuck_timeout = seconds("stuck_timeout"_key),
@@ -337,7 +338,34 @@ PreloadPlan read_preload(const Draft& draft, ProgramKind kind,
 
 // From here on addresses have no brackets: these were needed only to separate an IPv6 address from
 // a port.
+namespace {
+
+/// Refuses --rejoin where it is not possible yet, or would have no effect.
+void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
+  if (!plan.supervision.rejoins) {
+    return;
+  }
+  const bool is_engine_acc =
+      draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
+  const char* const why =
+      plan.supervision.max_restarts == 0      ? "needs --max_restarts above 0"
+      : plan.layout.num_machines > 1          ? "works on one machine only in this version"
+      : plan.layout.local_world_size == 1     ? "needs several workers"
+      : plan.identity == Identity::none       ? "needs workers that this launcher starts"
+      : plan.device == settings::Device::cuda ? "works on the CPU only in this version"
+      : !plan.preload.modules.empty()         ? "does not work with --preload in this version"
+      : !plan.output.data_record.empty()      ? "does not work with --data_record in this version"
+      : is_engine_acc                         ? "does not work with --engine acc in this version"
+                                              : nullptr;
+  if (why != nullptr) {
+    throw Error(Errc::not_supported, "--rejoin " + std::string(why));
+  }
+}
+
+}  // namespace
+
 LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
+  check_rejoin(draft, plan);
   const std::optional<int> num_processes = plan.layout.num_processes;
   if (num_processes && plan.supervision.stdin_rank >= num_processes) {
     throw bad_value(draft.given("stdin"_key),

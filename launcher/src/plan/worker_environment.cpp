@@ -178,7 +178,7 @@ settings::Environment environment_without_rank(const LaunchPlan& plan,
   // only.
   for (const char* of_outer_acclaunch :
        {flight::kRecordVariable, kReportVariable, settings::kJobSecretVariable,
-        settings::kSnapshotMemoryVariable}) {
+        settings::kSnapshotMemoryVariable, settings::kMembershipVariable}) {
     result.erase(of_outer_acclaunch);
   }
   result.erase(kLocalWorldSizesVariable);

@@ -52,6 +52,7 @@ Supervisor::Supervisor(asio::any_io_executor executor, output::OutputMux& output
       options_(std::move(options)),
       clock_(executor_),
       next_look_(executor_),
+      rejoined_look_(executor_),
       stuck_watch_(options_.stuck_timeout),
       ended_(executor_) {}
 
@@ -64,7 +65,11 @@ asio::awaitable<AttemptOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   if (!outcome_.gave_up) {
     end_stragglers();
   }
-  co_return outcome_;  // a copy, because `watch` still runs for workers that could not be killed
+  AttemptOutcome outcome = outcome_;  // `watch` still runs for workers that could not be killed
+  if (is_lost_to_blame_) {
+    outcome.workers[lost_->first] = lost_->second;
+  }
+  co_return outcome;
 }
 
 Spared Supervisor::spared() const noexcept {
@@ -95,30 +100,74 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
   require_descriptors(specs, options_.other_descriptors);
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
-    if (spec.inherits_output) {
-      processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
-    } else {
-      const output::OutputMux::WorkerEnds ends =
-          output_.add_worker({spec.rank, spec.prefix, spec.targets, spec.process_group != 0});
-      processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
-                              options_.surroundings);
-    }
-    WorkerRecord& worker = outcome_.workers.emplace_back();
-    worker.rank = spec.rank;
-    worker.local_rank = spec.local_rank;
-    worker.pid = processes_.back().pid();
-    logger(Component::launcher)
-        .debug("rank {} (local rank {}) is process {}", spec.rank, spec.local_rank, worker.pid);
-    if (processes_.back().has_joined()) {
-      leader_ = processes_.size() - 1;
-      options_.job_control->set_leader(worker.pid);
-    }
+    processes_.push_back(start(spec));
+    outcome_.workers.emplace_back();
+    note_start(processes_.size() - 1, spec);
   }
   remaining_ = specs.size();
   tell_running();
   for (std::size_t index = 0; index < specs.size(); ++index) {
     asio::co_spawn(executor_, watch(index), rethrow);
   }
+}
+
+WorkerProcess Supervisor::start(const WorkerSpec& spec) {
+  if (spec.inherits_output) {
+    return {executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings};
+  }
+  const output::OutputMux::WorkerEnds ends =
+      output_.add_worker({spec.rank, spec.prefix, spec.targets, spec.process_group != 0});
+  return {executor_, spec, ends.out.get(), ends.err.get(), options_.surroundings};
+}
+
+/// Makes the record of a worker that has been started.
+void Supervisor::note_start(std::size_t index, const WorkerSpec& spec) {
+  WorkerRecord& worker = outcome_.workers[index];
+  worker = {};
+  worker.rank = spec.rank;
+  worker.local_rank = spec.local_rank;
+  worker.pid = processes_[index].pid();
+  logger(Component::launcher)
+      .debug("rank {} (local rank {}) is process {}", spec.rank, spec.local_rank, worker.pid);
+  if (processes_[index].has_joined()) {
+    leader_ = index;
+    options_.job_control->set_leader(worker.pid);
+  }
+}
+
+/// The record of the worker that is lost is kept until all have rejoined. Its own children, which
+/// nobody needs any more, may hold what the new one needs, such as ports.
+void Supervisor::start_again(std::size_t index, const WorkerSpec& spec) {
+  if (!lost_) {
+    lost_.emplace(index, outcome_.workers[index]);
+  }
+  if (!processes_[index].has_joined()) {
+    ::kill(-outcome_.workers[index].pid, SIGKILL);
+  }
+  output_.drain(spec.rank);
+  processes_[index] = start(spec);
+  note_start(index, spec);
+  ++remaining_;
+  tell_running();
+  asio::co_spawn(executor_, watch(index), rethrow);
+}
+
+/// Polls the memory in which workers say that they have rejoined: they send no event.
+void Supervisor::look_for_rejoined() {
+  constexpr std::chrono::milliseconds kPause{20};
+  if (state_ != AttemptState::replacing) {
+    return;
+  }
+  if (options_.have_rejoined(outcome_.workers)) {
+    handle(AttemptEvent::all_rejoined);
+    return;
+  }
+  rejoined_look_.expires_after(kPause);
+  rejoined_look_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      look_for_rejoined();
+    }
+  });
 }
 
 void Supervisor::tell_running() const {
@@ -147,10 +196,20 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
     worker.died_at = std::chrono::steady_clock::now();
   }
   worker.told_to_end = worker.told_to_end && !ended_by_itself(worker);
-  if (!end.ok() && state_ == AttemptState::running) {
+  if (!end.ok() && (state_ == AttemptState::running || state_ == AttemptState::replacing)) {
     first_to_fail_ = index;
   }
-  handle(end.ok() ? AttemptEvent::worker_succeeded : AttemptEvent::worker_failed);
+  std::optional<WorkerSpec> again;
+  if (!end.ok() && options_.start_again &&
+      (state_ == AttemptState::running || state_ == AttemptState::replacing)) {
+    again = options_.start_again(worker);
+  }
+  if (again) {
+    start_again(index, *again);  // before `handle`, which waits for it
+  }
+  handle(end.ok() ? AttemptEvent::worker_succeeded
+         : again  ? AttemptEvent::worker_lost
+                  : AttemptEvent::worker_failed);
   if (state_ == AttemptState::failing) {
     look_for_cause(false);
   }
@@ -297,6 +356,26 @@ void Supervisor::handle(AttemptEvent event) {
   state_ = step.next;
   switch (step.action) {
     case AttemptAction::none: break;
+    case AttemptAction::replace:
+      start_clock(options_.shutdown_timeout);
+      look_for_rejoined();
+      break;
+    case AttemptAction::go_on:
+      clock_.cancel();
+      lost_.reset();
+      options_.on_rejoined(true);
+      if (options_.stuck_timeout.count() != 0) {
+        look_for_stuck();
+      }
+      break;
+    case AttemptAction::blame_lost:
+      is_lost_to_blame_ = true;
+      options_.on_rejoined(false);
+      if (options_.on_first_failure) {
+        options_.on_first_failure(lost_->second);
+      }
+      handle(AttemptEvent::cause_is_known);
+      break;
     case AttemptAction::find_cause: start_clock(options_.cause_timeout); break;
     case AttemptAction::stop: stop_workers(); break;
     case AttemptAction::kill: kill_workers(); break;
@@ -304,6 +383,7 @@ void Supervisor::handle(AttemptEvent event) {
     case AttemptAction::finish:
       clock_.cancel();
       next_look_.cancel();
+      rejoined_look_.cancel();
       ended_.open();
       break;
   }

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace acc::launcher::supervision {
@@ -60,6 +61,16 @@ class Supervisor {
     std::function<std::optional<std::size_t>(const std::vector<WorkerRecord>&, bool is_last)>
         find_cause;
     std::chrono::milliseconds cause_timeout{5'000};
+    /// Called when a worker has ended with an error while no other failure is known. Returns how it
+    /// is started again, while the others keep their processes and rejoin; empty: it is not. If
+    /// this function is empty, no worker is.
+    std::function<std::optional<WorkerSpec>(const WorkerRecord&)> start_again;
+    /// True if all workers of which this function gets the records and that run have rejoined
+    /// since.
+    std::function<bool(const std::vector<WorkerRecord>&)> have_rejoined;
+    /// Called when they have, or have not in `shutdown_timeout`; all workers are then ended, and
+    /// `on_first_failure` gets the worker that was lost.
+    std::function<void(bool rejoined)> on_rejoined;
     /// Called with the root cause before the other workers are terminated.
     std::function<void(const WorkerRecord&)> on_first_failure;
     /// Called when a worker is stuck, before the workers are ended.
@@ -99,6 +110,10 @@ class Supervisor {
 
  private:
   void start(const std::vector<WorkerSpec>& specs);
+  WorkerProcess start(const WorkerSpec& spec);
+  void note_start(std::size_t index, const WorkerSpec& spec);
+  void start_again(std::size_t index, const WorkerSpec& spec);
+  void look_for_rejoined();
   [[nodiscard]] Spared spared() const noexcept;
   boost::asio::awaitable<void> watch(std::size_t index);
   void look_for_stuck();
@@ -125,12 +140,17 @@ class Supervisor {
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
   std::size_t first_to_fail_ = 0;
+  /// Record of the first worker that was lost since all had rejoined, and its index. Kept as the
+  /// worker's record if the others do not rejoin.
+  std::optional<std::pair<std::size_t, WorkerRecord>> lost_;
+  bool is_lost_to_blame_ = false;
   PassedSignal signal_for_stop_{SIGTERM};
   std::optional<std::size_t> leader_;  ///< index of the worker in the launcher's process group
   bool leader_is_stopped_ = false;
   std::set<int> passed_on_;              ///< signals that were passed on to the workers unchanged
   boost::asio::steady_timer clock_;      ///< limit of the current state; see `start_clock`
   boost::asio::steady_timer next_look_;  ///< next poll for stuck workers
+  boost::asio::steady_timer rejoined_look_;  ///< next poll for workers that rejoin
   StuckWatch stuck_watch_;
   rendezvous::Gate ended_;  ///< opens in the state `ended`
 };

@@ -9,25 +9,31 @@ namespace acc::launcher::supervision {
 
 /// State of an attempt on this machine: of the workers that one Supervisor watches.
 enum class AttemptState : std::uint8_t {
-  running,   ///< no worker failed, and no stop was requested
-  failing,   ///< a worker failed; waits for the root cause, at most `cause_timeout`
-  stopping,  ///< the workers got SIGTERM or the user's signal; the shutdown timeout runs
-  killing,   ///< the workers got SIGKILL; `kTimeToDie` runs
-  ended,     ///< all workers ended, or the remaining ones cannot be killed
+  running,    ///< no worker failed, and no stop was requested
+  replacing,  ///< failed workers were started again; waits until all workers have rejoined
+  failing,    ///< a worker failed; waits for the root cause, at most `cause_timeout`
+  stopping,   ///< the workers got SIGTERM or the user's signal; the shutdown timeout runs
+  killing,    ///< the workers got SIGKILL; `kTimeToDie` runs
+  ended,      ///< all workers ended, or the remaining ones cannot be killed
 };
 
 enum class AttemptEvent : std::uint8_t {
   worker_succeeded,
   worker_failed,   ///< a worker ended with an error, or is stuck
+  worker_lost,     ///< a worker ended with an error, and may be started again without the others
   cause_is_known,  ///< the root cause of the failure was found
   all_ended,       ///< follows the event of the last worker
   stop_signal,     ///< the user or the job manager asked for the end
   peer_failed,     ///< another machine of the job reported a failure, or lost its connection
   time_is_over,    ///< the time limit of the current state has passed
+  all_rejoined,    ///< all workers that run have joined the groups with those that are new
 };
 
 enum class AttemptAction : std::uint8_t {
   none,
+  replace,     ///< start the worker again, start the shutdown timeout for the others to rejoin
+  go_on,       ///< stop that timeout
+  blame_lost,  ///< the others do not rejoin: the worker that was lost is the root cause
   find_cause,  ///< start `cause_timeout`
   stop,        ///< signal the remaining workers, start the shutdown timeout
   kill,        ///< send SIGKILL to all remaining processes, start `kTimeToDie`
@@ -35,8 +41,8 @@ enum class AttemptAction : std::uint8_t {
   give_up      ///< complete `Supervisor::run` although some workers cannot be killed
 };
 
-inline constexpr std::size_t kAttemptStates = 5;
-inline constexpr std::size_t kAttemptEvents = 7;
+inline constexpr std::size_t kAttemptStates = 6;
+inline constexpr std::size_t kAttemptEvents = 9;
 
 struct AttemptStep {
   AttemptState next;

@@ -230,6 +230,7 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
 }
 
 WorkerProcess::WorkerProcess(WorkerProcess&&) noexcept = default;
+WorkerProcess& WorkerProcess::operator=(WorkerProcess&&) noexcept = default;
 WorkerProcess::~WorkerProcess() = default;
 
 asio::awaitable<ProcessEnd> WorkerProcess::wait() {

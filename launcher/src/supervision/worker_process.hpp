@@ -60,6 +60,7 @@ class WorkerProcess {
   WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
                 int err, const WorkerSurroundings& surroundings = {});
   WorkerProcess(WorkerProcess&&) noexcept;
+  WorkerProcess& operator=(WorkerProcess&&) noexcept;
   ~WorkerProcess();  ///< kills and reaps the process if it still runs
 
   [[nodiscard]] pid_t pid() const noexcept;

@@ -15,6 +15,7 @@ std::string_view to_string(Errc code) noexcept {
     case Errc::protocol: return "protocol";
     case Errc::process: return "process";
     case Errc::collective: return "collective";
+    case Errc::peer_lost: return "peer_lost";
     case Errc::device: return "device";
     case Errc::out_of_memory: return "out_of_memory";
     case Errc::no_program: return "no_program";

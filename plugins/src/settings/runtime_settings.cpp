@@ -255,6 +255,7 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   for (const std::string_view path : split(memories, ':')) {
     result.snapshot_memory.emplace_back(path);
   }
+  result.membership = variable(environment, kMembershipVariable, "");
   result.recording.folder = variable(environment, kRecordVariable, "");
   faults.collect([&] { result.recording.steps = read_record_steps(environment); });
   result.data_record.folder = variable(environment, kDataRecordVariable);

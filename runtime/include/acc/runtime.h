@@ -18,8 +18,9 @@
  *    have take their defaults.
  *  - Threads: only the thread that made a runtime uses it and the handles that it made.
  *  - Ranks: all ranks make the same calls in the same order. "Collective" means that the call waits
- *    for the other ranks. It fails with ACC_COLLECTIVE, ACC_TIMEOUT or ACC_CONNECTION if one of
- *    them failed, left or called something else; afterwards every collective call fails.
+ *    for the other ranks. It fails with ACC_PEER_LOST if one of them ended or left, and with
+ *    ACC_COLLECTIVE, ACC_TIMEOUT or ACC_CONNECTION if one failed, was late or called something else;
+ *    afterwards every collective call fails.
  *  - Every function returns ACC_INVALID_ARGUMENT for a NULL that is not allowed, an unknown kind, a
  *    call out of order, or a handle of another model. Other codes are listed at the function.
  *  - Strings are UTF-8 and copied if they are kept. Counts are elements unless the name says bytes;
@@ -52,8 +53,9 @@ typedef enum acc_status {
   ACC_DEVICE = 9,
   ACC_OUT_OF_MEMORY = 10,
   ACC_INTERNAL = 11,
-  ACC_DISAGREEMENT = 12, /* settings, models or files that differ between ranks */
-  ACC_NOT_SUPPORTED = 13 /* right in itself, but not built or not possible here */
+  ACC_DISAGREEMENT = 12,  /* settings, models or files that differ between ranks */
+  ACC_NOT_SUPPORTED = 13, /* right in itself, but not built or not possible here */
+  ACC_PEER_LOST = 14      /* a rank has ended or given up (acc_checkpoint_series_rejoin) */
 } acc_status;
 
 /* --- functions of the program that the library calls ---

@@ -44,11 +44,13 @@
 /// Threads: the thread that made a Runtime is the only one that uses it and the objects that it
 /// made. Ranks: all ranks make the same calls in the same order, because most calls issue
 /// collectives; a call marked "Collective" waits for the other ranks. Errors: every function may
-/// throw acc::Error; after Errc::collective, timeout or connection the process groups are aborted
-/// and every later call fails with the same reason. docs/sharding.md describes the strategies,
-/// docs/errors.md the errors.
+/// throw acc::Error; after Errc::collective, peer_lost, timeout or connection the process groups
+/// are aborted and every later call fails with the same reason; after peer_lost the program may go
+/// on with CheckpointSeries::rejoin. docs/sharding.md describes the strategies, docs/errors.md the
+/// errors.
 namespace acc {
 
+class CheckpointSeries;
 class Model;
 class Optimizer;
 
@@ -435,6 +437,7 @@ class ACC_API Model {
 
  private:
   friend class Runtime;
+  friend class CheckpointSeries;
   friend class detail::RuntimeState;
   explicit Model(std::shared_ptr<detail::ModelState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::ModelState> state_;

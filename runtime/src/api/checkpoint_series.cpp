@@ -193,8 +193,42 @@ bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optim
   }
 }
 
+/// Later snapshots of this rank are of a run that is not continued: another rank may lack them.
 std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
                                                                   Optimizer& optimizer) const {
+  auto resumed = load_newest(model, optimizer);
+  if (runtime_.state_->snapshots != nullptr) {
+    runtime_.state_->snapshots->forget_after(optimizer.steps());
+  }
+  return resumed;
+}
+
+std::optional<CheckpointSeries::Resumed> CheckpointSeries::rejoin(Model& model,
+                                                                  Optimizer& optimizer) const {
+  while (true) {
+    runtime_.state_->rejoin();
+    try {
+      auto resumed = resume(model, optimizer);
+      if (!resumed && !model.state_->knows_initial_values()) {
+        throw Error(Errc::not_supported,
+                    "there is no checkpoint to go back to, and initialisers of the program are "
+                    "called only once: save at the start, or start the job again");
+      }
+      return resumed;
+    } catch (const Error& error) {
+      if (error.code() != Errc::peer_lost) {
+        throw;
+      }
+    }
+  }
+}
+
+bool CheckpointSeries::can_rejoin(const Error& error) const {
+  return error.code() == Errc::peer_lost && runtime_.state_->replaces_ranks();
+}
+
+std::optional<CheckpointSeries::Resumed> CheckpointSeries::load_newest(Model& model,
+                                                                       Optimizer& optimizer) const {
   const std::optional<std::string> path = newest();
   detail::RuntimeState& state = *runtime_.state_;
   const auto load = [&] { return Resumed{runtime_.load(*path, model, optimizer), *path}; };

@@ -104,8 +104,12 @@ std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::Model
       declared = {{"the optimizer", fmt::format("refused ({})", error.what())}};
     }
     try {
-      model::check_declared_alike(model->context(), declared,
-                                  "the ranks make different optimizers: ");
+      if (optimizer) {
+        optimizer->agree(declared);
+      } else {
+        model::check_declared_alike(model->context(), declared,
+                                    "the ranks make different optimizers: ");
+      }
     } catch (const Error&) {
       if (!refused) {
         throw;

@@ -168,8 +168,10 @@ Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
                 "mixed_precision fp8: this program does not compute in fp8 on " + device().name +
                     " (ModelOptions::fp8); use bf16");
   }
-  return Model(make_own<detail::ModelState>(state_->settings, state_->groups,
-                                            state_->compute.device, state_->tracer, seed, options));
+  auto model = make_own<detail::ModelState>(state_->settings, state_->groups,
+                                            state_->compute.device, state_->tracer, seed, options);
+  state_->models.push_back(model);
+  return Model(std::move(model));
 }
 
 int Runtime::gradient_accumulation_steps() const {
@@ -232,7 +234,7 @@ bool Runtime::report(std::initializer_list<std::pair<std::string_view, double>> 
 }
 
 void Runtime::abort(const std::string& reason) noexcept {
-  state_->groups.abort(reason);
+  state_->groups.abort(reason, Errc::peer_lost);
 }
 
 std::vector<bool> Runtime::wrap(const std::vector<ModuleInfo>& modules) const {

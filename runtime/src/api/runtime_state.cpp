@@ -6,7 +6,9 @@
 #include "acc/rendezvous/store.hpp"
 #include "api/agreement.hpp"
 #include "api/background_save.hpp"
+#include "api/epoch_store.hpp"
 #include "flight/recorder.hpp"
+#include "model/model_state.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -131,14 +133,11 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   if (!settings.trace.empty() && identity.local_rank == 0) {
     create_trace(identity.restart_count);
   }
-  if (identity.world_size > 1 && store != nullptr) {
-    check_agreement(settings, *store);
-  }
-  save_id = agree_on_number(identity, settings.collective_timeout, store.get());
-  history = save_id;
-  groups = sharding::make_groups(settings, store.get(), compute);
+  open_page();
+  groups = meet();
   auto recorder = std::make_shared<flight::Recorder>(settings.flight_record, identity.rank);
   open_snapshots();
+  share_snapshots(groups);
   if (!settings.trace.empty()) {
     tracer =
         std::make_shared<trace::Tracer>(settings.trace, identity.rank, compute.device, recorder);
@@ -147,35 +146,135 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   // Device::set_timeline.
   const bool on_host = compute.device->kind() == settings::Device::cpu;
   groups.record(std::move(recorder), tracer && on_host ? compute.device : nullptr);
+  if (page_) {
+    page_->joined(identity.local_rank, epoch_);
+  }
+}
+
+/// A page that cannot be opened (by a worker in a container of its own) costs only its news.
+void RuntimeState::open_page() {
+  if (settings.membership.empty()) {
+    return;
+  }
+  try {
+    page_ = std::make_shared<MembershipPage>(settings.membership);
+    origin_ = std::move(store);
+  } catch (const Error& error) {
+    logger(Component::runtime)
+        .warn("changes of the job's membership are not seen: {}", error.what());
+  }
+}
+
+sharding::Groups RuntimeState::meet_in_epoch() {
+  if (page_) {
+    epoch_ = page_->epoch();
+    check_ = [page = page_, epoch = epoch_] { page->check(epoch); };
+    if (origin_) {
+      store = std::make_unique<EpochStore>(page_, epoch_, origin_);
+    }
+  }
+  if (settings.identity.world_size > 1 && store != nullptr) {
+    check_agreement(settings, *store);
+  }
+  save_id = agree_on_number(settings.identity, settings.collective_timeout, store.get());
+  history = save_id;
+  return sharding::make_groups(settings, store.get(), compute, check_);
+}
+
+sharding::Groups RuntimeState::meet() {
+  while (true) {
+    try {
+      return meet_in_epoch();
+    } catch (const Error& error) {
+      if (error.code() != Errc::peer_lost || !replaces_ranks() ||
+          !page_->await_change(epoch_, settings.collective_timeout) || page_->round_end()) {
+        throw;
+      }
+    }
+  }
+}
+
+void RuntimeState::rejoin() {
+  if (!replaces_ranks()) {
+    throw Error(Errc::not_supported,
+                "this rank cannot rejoin its job, because the launcher replaces no ranks: start "
+                "acclaunch with --rejoin");
+  }
+  std::erase_if(models, [](const auto& each) { return each.expired(); });
+  if (models.size() > 1) {
+    throw Error(Errc::not_supported,
+                fmt::format("a rank with {} models cannot rejoin its job in this version, only one "
+                            "with one model",
+                            models.size()));
+  }
+  const auto model = models.empty() ? nullptr : models.front().lock();
+  if (model) {
+    model->check_renew();
+  }
+  end_save();
+  last_background_.reset();
+  if (snapshots != nullptr) {
+    snapshots->wait();  // it reads memory that the new groups replace
+  }
+  while (true) {
+    groups.abort(
+        fmt::format("rank {} gives up groups that have lost a rank", settings.identity.rank),
+        Errc::peer_lost);
+    groups.give_up();
+    if (!page_->await_change(epoch_, settings.collective_timeout)) {
+      throw Error(Errc::timeout, fmt::format("the launcher has replaced no rank within {} s",
+                                             settings.collective_timeout.count() / 1000));
+    }
+    if (const auto reason = page_->round_end()) {
+      throw Error(Errc::collective, *reason);
+    }
+    try {
+      const sharding::Groups fresh = meet();
+      share_snapshots(fresh);
+      groups.recorder->restart();
+      groups.renew(fresh);
+      if (model) {
+        model->renew();
+      }
+      page_->joined(settings.identity.local_rank, epoch_);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != Errc::peer_lost) {
+        throw;
+      }
+    }
+  }
 }
 
 /// Memory that cannot be opened (by a worker in a container of its own) costs only the snapshots:
 /// of all ranks, since none is of use alone.
 void RuntimeState::open_snapshots() {
+  if (settings.sharding.memory_checkpoint_every == 0 || settings.snapshot_memory.empty()) {
+    return;
+  }
+  try {
+    snapshots = std::make_unique<state_dict::SnapshotMemory>(
+        settings.snapshot_memory, static_cast<std::size_t>(settings.identity.local_rank));
+  } catch (const Error& error) {
+    logger(Component::runtime).warn("no snapshots in memory: {}", error.what());
+  }
+}
+
+void RuntimeState::share_snapshots(const sharding::Groups& all) {
   if (settings.sharding.memory_checkpoint_every == 0) {
     return;
   }
-  const auto& identity = settings.identity;
-  std::array<double, 1> lacks = {1.0};
-  if (!settings.snapshot_memory.empty()) {
-    try {
-      snapshots = std::make_unique<state_dict::SnapshotMemory>(
-          settings.snapshot_memory, static_cast<std::size_t>(identity.local_rank));
-      lacks[0] = 0.0;
-    } catch (const Error& error) {
-      logger(Component::runtime).warn("no snapshots in memory: {}", error.what());
-    }
-  }
-  groups.world->all_reduce(lacks, ReduceOp::max)->wait();
+  std::array<double, 1> lacks = {snapshots == nullptr ? 1.0 : 0.0};
+  all.world->all_reduce(lacks, ReduceOp::max)->wait();
   if (lacks[0] != 0.0) {
     snapshots.reset();
     return;
   }
   std::string why;
-  if (auto neighbour =
-          state_dict::NeighbourCopy::make(settings, groups, *compute.device, store.get(), why)) {
+  if (auto neighbour = state_dict::NeighbourCopy::make(settings, all, *compute.device, store.get(),
+                                                       check_, why)) {
     snapshots->send_by(std::move(neighbour));
-  } else if (!why.empty() && identity.rank == 0) {
+  } else if (!why.empty() && settings.identity.rank == 0) {
     logger(Component::runtime).warn("no copies of snapshots on other machines: {}", why);
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/membership_page.hpp"
 #include "acc/checkpoint/files/atomic_folder.hpp"
 #include "acc/runtime.hpp"
 #include "api/activation_store.hpp"
@@ -56,7 +57,7 @@ class RuntimeState {
 
   settings::RuntimeSettings settings;
   device::Opened compute;
-  std::unique_ptr<rendezvous::Store> store;
+  std::unique_ptr<rendezvous::Store> store;  ///< null for one rank
   sharding::Groups groups;
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
   // For `Runtime::issue_mean`; empty until it is used:
@@ -70,7 +71,17 @@ class RuntimeState {
   std::uint32_t history = 0;
   /// Memory for snapshots that outlives this process; null: none.
   std::unique_ptr<state_dict::SnapshotMemory> snapshots;
-  std::map<std::string, KnownSeries> series;  ///< on rank 0, by absolute path of the folder
+  std::map<std::string, KnownSeries> series;      ///< on rank 0, by absolute path of the folder
+  std::vector<std::weak_ptr<ModelState>> models;  ///< of this runtime
+
+  /// After Error(peer_lost): waits until the launcher has replaced the ranks that are gone, makes
+  /// all groups anew, and brings the model and its optimizer back to their initial values, at the
+  /// same addresses. The new ranks make theirs meanwhile. Begins again while further ranks are
+  /// lost. Throws Error(not_supported) if the launcher replaces no ranks or this job cannot rejoin,
+  /// Error(timeout) if none was replaced in time.
+  void rejoin();
+  /// True if the launcher gives the ranks of processes that end to others.
+  [[nodiscard]] bool replaces_ranks() const { return page_ && page_->replaces(); }
 
   /// Implements `Runtime::save`. existing: what to do if the directory exists.
   void save(const std::string& directory, std::span<const Trained> parts, const SavedState& state,
@@ -94,8 +105,19 @@ class RuntimeState {
   std::unique_ptr<BackgroundSave> background_;     ///< null: no save was begun since `end_save`
   std::optional<std::uint32_t> last_background_;   ///< number of the save that it was last
   std::optional<std::string> background_failure_;  ///< not reported yet
+  std::shared_ptr<rendezvous::Store> origin_;      ///< of which `store` shows one epoch; else null
+  std::shared_ptr<MembershipPage> page_;           ///< null: the launcher has none
+  void open_page();
+  std::uint32_t epoch_ = 0;
+  std::function<void()> check_;  ///< GroupSpec::check of this epoch
+  /// Meets the other ranks in the store and makes the groups; sets `store` and `save_id`. Begins
+  /// again in the next epoch if ranks are lost meanwhile.
+  [[nodiscard]] sharding::Groups meet();
+  [[nodiscard]] sharding::Groups meet_in_epoch();
   void create_trace(int restart_count) const;
   void open_snapshots();
+  /// Agrees on whether there are snapshots, and connects to those of other machines. Collective.
+  void share_snapshots(const sharding::Groups& all);
 };
 
 /// Throws Error(not_supported) if saves beside the training are not possible with these settings.

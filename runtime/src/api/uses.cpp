@@ -33,11 +33,15 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
   if (std::uncaught_exceptions() > exceptions) {
     groups.abort(fmt::format("rank {} left a scope of unit '{}' because of an error in the program",
-                             unit->model->context().settings.identity.rank, unit->label));
+                             unit->model->context().settings.identity.rank, unit->label),
+                 Errc::peer_lost);
+    unit->model->abandon(*unit);
     return;
   }
   try {
     use.end();
+  } catch (const Error& error) {
+    groups.abort(error.what(), error.code());
   } catch (const std::exception& error) {
     groups.abort(error.what());
   }

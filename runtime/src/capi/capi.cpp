@@ -66,6 +66,7 @@ acc_status status_of(Errc code) noexcept {
     case Errc::protocol: return ACC_PROTOCOL;
     case Errc::process: return ACC_PROCESS;
     case Errc::collective: return ACC_COLLECTIVE;
+    case Errc::peer_lost: return ACC_PEER_LOST;
     case Errc::device: return ACC_DEVICE;
     case Errc::out_of_memory: return ACC_OUT_OF_MEMORY;
     case Errc::no_program: return ACC_NOT_FOUND;

@@ -288,19 +288,39 @@ acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
   });
 }
 
+namespace {
+
+void give_resumed(std::optional<acc::CheckpointSeries::Resumed> resumed, acc_program_state** state,
+                  char* from, std::size_t capacity) {
+  if (!resumed) {
+    throw Error(Errc::not_found, "the series has no complete checkpoint, also not in memory");
+  }
+  if (from != nullptr) {
+    give_text(from, capacity, resumed->from);
+  }
+  give_state(state, std::move(resumed->state));
+}
+
+}  // namespace
+
 acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, acc_model* model,
                                         acc_optimizer* optimizer, acc_program_state** state,
                                         char* from, size_t capacity) noexcept {
   return guarded([&] {
-    auto resumed =
+    give_resumed(
         required(series, "series")
-            .value.resume(required(model, "model").value, required(optimizer, "optimizer").value);
-    if (!resumed) {
-      throw Error(Errc::not_found, "the series has no complete checkpoint, also not in memory");
-    }
-    if (from != nullptr) {
-      give_text(from, capacity, resumed->from);
-    }
-    give_state(state, std::move(resumed->state));
+            .value.resume(required(model, "model").value, required(optimizer, "optimizer").value),
+        state, from, capacity);
+  });
+}
+
+acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model* model,
+                                        acc_optimizer* optimizer, acc_program_state** state,
+                                        char* from, size_t capacity) noexcept {
+  return guarded([&] {
+    give_resumed(
+        required(series, "series")
+            .value.rejoin(required(model, "model").value, required(optimizer, "optimizer").value),
+        state, from, capacity);
   });
 }

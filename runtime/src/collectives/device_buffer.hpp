@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "device/device.hpp"
+
+#include <string>
 
 namespace acc::collectives {
 
@@ -18,6 +21,13 @@ class DeviceBuffer final : public GroupBuffer {
  private:
   device::MemoryPtr memory_;
 };
+
+/// Throws Error(not_supported): groups on memory of GPUs are not made anew in a running process.
+[[noreturn]] inline void refuse_renewal(const std::string& group) {
+  throw Error(
+      Errc::not_supported,
+      group + ": ranks on GPUs cannot rejoin a job in this version; start without --rejoin");
+}
 
 // Purposes under which this memory appears in memory reports and out-of-memory messages.
 inline constexpr const char* kGatheredMemory = "gathered weights";

@@ -13,12 +13,15 @@ namespace acc::collectives {
 /// they are usually consequences of the first. Any thread.
 class FirstFailure {
  public:
-  /// `at_fault`: the global rank that caused the failure, if known.
-  void set(const std::string& reason, std::optional<int> at_fault = std::nullopt) noexcept {
+  /// `at_fault`: the global rank that caused the failure, if known. code: peer_lost, or any other
+  /// for collective.
+  void set(const std::string& reason, std::optional<int> at_fault = std::nullopt,
+           Errc code = Errc::collective) noexcept {
     const std::lock_guard lock(mutex_);
     if (!reason_) {
       reason_ = reason;
       at_fault_ = at_fault;
+      code_ = code == Errc::peer_lost ? code : Errc::collective;
     }
   }
   [[nodiscard]] std::optional<std::string> get() const {
@@ -29,17 +32,22 @@ class FirstFailure {
     const std::lock_guard lock(mutex_);
     return at_fault_;
   }
-  /// Throws Error(collective) with the reason if there is one.
+  [[nodiscard]] Errc code() const {
+    const std::lock_guard lock(mutex_);
+    return code_;
+  }
+  /// Throws Error(collective | peer_lost) with the reason if there is one.
   void throw_if() const {
     if (const auto reason = get()) {
-      throw Error(Errc::collective, *reason, at_fault());
+      throw Error(code(), *reason, at_fault());
     }
   }
 
  private:
-  mutable std::mutex mutex_;  ///< guards reason_, at_fault_
+  mutable std::mutex mutex_;  ///< guards reason_, at_fault_, code_
   std::optional<std::string> reason_;
   std::optional<int> at_fault_;
+  Errc code_ = Errc::collective;
 };
 
 }  // namespace acc::collectives

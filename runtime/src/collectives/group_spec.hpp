@@ -5,6 +5,7 @@
 #include "collectives/wait_board.hpp"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ struct GroupSpec {
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   std::shared_ptr<WaitBoard> board = {};  ///< null: a timeout blames the rank that was waited for
   HashKey secret = {};                    ///< the job's secret; zero if the job has none
+  /// Called now and then in waits, on any thread: throws Error(peer_lost) if the members of the job
+  /// have changed, so that the wait is in vain. May be empty.
+  std::function<void()> check = {};
 
   /// Message for a timeout of `what` while this rank waited for group member `peer`. Sets `late` to
   /// the global rank at fault: the rank at the end of the chain of waits that starts at `peer`.

@@ -133,8 +133,13 @@ std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity&
 }
 
 GroupFactory::GroupFactory(const settings::RuntimeSettings& settings, rendezvous::Store* store,
-                           device::DevicePtr device, device::Backend* backend)
-    : settings_(settings), store_(store), device_(std::move(device)), backend_(backend) {
+                           device::DevicePtr device, device::Backend* backend,
+                           std::function<void()> check)
+    : settings_(settings),
+      store_(store),
+      device_(std::move(device)),
+      backend_(backend),
+      check_(std::move(check)) {
   if (store_ != nullptr && settings_.identity.world_size > 1) {
     board_ = std::make_shared<WaitBoard>(settings_.identity.rank, settings_.identity.world_size,
                                          *store_);
@@ -176,7 +181,8 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
                  .store = store_,
                  .timeout = settings_.collective_timeout,
                  .board = board_,
-                 .secret = hash_key(settings_.identity.job_secret)};
+                 .secret = hash_key(settings_.identity.job_secret),
+                 .check = check_};
   if (ranks.size() == 1) {
     return std::make_shared<SoloGroup>(std::move(spec), device_);
   }

@@ -38,8 +38,10 @@ class GroupFactory {
  public:
   /// Collective over the job's ranks if the device is a GPU. `store` is null if the job has one
   /// rank; `backend` is null on the CPU. Both outlive the groups.
+  /// check: GroupSpec::check.
   GroupFactory(const settings::RuntimeSettings& settings, rendezvous::Store* store,
-               device::DevicePtr device, device::Backend* backend);
+               device::DevicePtr device, device::Backend* backend,
+               std::function<void()> check = {});
 
   /// Makes the process group of `ranks` (global, ascending, this rank among them) for memory of the
   /// device:
@@ -68,6 +70,7 @@ class GroupFactory {
   rendezvous::Store* store_;
   device::DevicePtr device_;
   device::Backend* backend_;
+  std::function<void()> check_;
   DeviceRoute route_;
   std::shared_ptr<WaitBoard> board_;  ///< shared by all groups made here; null for one rank
 };

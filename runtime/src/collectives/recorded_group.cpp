@@ -5,8 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 namespace acc::collectives {
 namespace {
@@ -76,6 +78,49 @@ class Span {
   device::EventPtr begin_;
 };
 
+[[noreturn]] void throw_replaced() {
+  throw Error(Errc::peer_lost,
+              "the group of this collective has lost a rank and was given up; rejoin the job "
+              "(CheckpointSeries::rejoin)");
+}
+
+/// Takes the place of a group that is given up and not replaced yet.
+class LostGroup final : public ProcessGroup {
+ public:
+  explicit LostGroup(const ProcessGroup& group)
+      : rank_(group.rank()),
+        size_(group.size()),
+        shares_(group.shares_gathered_memory()),
+        description_(group.describe()) {}
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  std::string describe() const override { return description_; }
+  bool shares_gathered_memory() const noexcept override { return shares_; }
+  BufferPtr allocate_gathered(std::size_t) override { throw_replaced(); }
+  BufferPtr allocate_contribution(std::size_t) override { throw_replaced(); }
+  BufferPtr renew(const BufferPtr&) override { throw_replaced(); }
+  void release_gathered(const BufferPtr&) override {}
+  WorkPtr all_gather(const void*, void*, std::size_t) override { throw_replaced(); }
+  WorkPtr reduce_scatter(const void*, float*, std::size_t, DType, ReduceOptions) override {
+    throw_replaced();
+  }
+  WorkPtr all_reduce(float*, std::size_t, DType, float) override { throw_replaced(); }
+  WorkPtr all_reduce(std::span<double>, ReduceOp) override { throw_replaced(); }
+  WorkPtr broadcast(void*, std::size_t, int) override { throw_replaced(); }
+  void after(const std::shared_ptr<device::Event>&) override {}
+  WorkPtr barrier() override { throw_replaced(); }
+  void progress() override { throw_replaced(); }
+  std::optional<std::string> failure() const override { return "a rank was lost"; }
+  void abort(const std::string&, Errc) noexcept override {}
+
+ private:
+  int rank_;
+  int size_;
+  bool shares_;
+  std::string description_;
+};
+
 /// Records the begin and the end of each wait. A work may be waited for more than once; in the
 /// flight record the last wait counts, in the timeline the first.
 class RecordedWork final : public Work {
@@ -94,12 +139,17 @@ class RecordedWork final : public Work {
   void wait_released() override {
     wait_for([this] { inner_->wait_released(); });
   }
-  std::shared_ptr<device::Event> done() const override { return inner_->done(); }
-  bool is_complete() const override { return inner_->is_complete(); }
+  std::shared_ptr<device::Event> done() const override { return inner_ ? inner_->done() : nullptr; }
+  bool is_complete() const override { return inner_ && inner_->is_complete(); }
+  /// The group that has issued it ends.
+  void lose() noexcept { inner_.reset(); }
 
  private:
   template <typename Wait>
   void wait_for(const Wait& wait) {
+    if (!inner_) {
+      throw_replaced();
+    }
     recorder_->waits(call_);
     const auto begin = std::chrono::steady_clock::now();
     recorded(*recorder_, call_, kind_, wait);
@@ -136,6 +186,9 @@ class RecordedGroup final : public ProcessGroup {
   }
   BufferPtr allocate_contribution(std::size_t nbytes) override {
     return at_once(nbytes, [&] { return inner_->allocate_contribution(nbytes); });
+  }
+  BufferPtr renew(const BufferPtr& old) override {
+    return at_once(old->nbytes(), [&] { return inner_->renew(old); });
   }
   void release_gathered(const BufferPtr& gathered) override { inner_->release_gathered(gathered); }
 
@@ -194,7 +247,22 @@ class RecordedGroup final : public ProcessGroup {
     }
   }
   std::optional<std::string> failure() const override { return inner_->failure(); }
-  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+  void abort(const std::string& reason, Errc code) noexcept override {
+    inner_->abort(reason, code);
+  }
+
+  void replace(std::shared_ptr<ProcessGroup> inner) {
+    if (!inner) {
+      inner = std::make_shared<LostGroup>(*inner_);
+    }
+    for (const auto& each : issued_) {
+      if (const auto work = each.lock()) {
+        work->lose();
+      }
+    }
+    issued_.clear();
+    inner_ = std::move(inner);
+  }
 
  private:
   template <typename Issue>
@@ -210,7 +278,14 @@ class RecordedGroup final : public ProcessGroup {
     if (traced) {
       span.emplace(traced, kind, nbytes);
     }
-    return std::make_shared<RecordedWork>(std::move(work), recorder_, call, kind, std::move(span));
+    auto issued =
+        std::make_shared<RecordedWork>(std::move(work), recorder_, call, kind, std::move(span));
+    if (issued_.size() >= looks_at_) {
+      std::erase_if(issued_, [](const auto& each) { return each.expired(); });
+      looks_at_ = std::max(kFewWorks, 2 * issued_.size());
+    }
+    issued_.push_back(issued);
+    return issued;
   }
 
   /// Records an allocation: a collective that is complete when the call returns.
@@ -227,6 +302,9 @@ class RecordedGroup final : public ProcessGroup {
   std::shared_ptr<Recorder> recorder_;
   int index_;
   device::DevicePtr traced_;
+  static constexpr std::size_t kFewWorks = 64;
+  std::vector<std::weak_ptr<RecordedWork>> issued_;  ///< with those that are gone
+  std::size_t looks_at_ = kFewWorks;                 ///< size at which those are removed
 };
 
 }  // namespace
@@ -238,6 +316,10 @@ std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
   const int index = recorder->add_group(name, ranks);
   return std::make_shared<RecordedGroup>(std::move(inner), std::move(recorder), index,
                                          std::move(traced));
+}
+
+void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner) {
+  static_cast<RecordedGroup&>(recorded).replace(std::move(inner));
 }
 
 }  // namespace acc::collectives

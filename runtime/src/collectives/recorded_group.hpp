@@ -23,4 +23,9 @@ std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
                                            std::string_view name, const std::vector<int>& ranks,
                                            device::DevicePtr traced = nullptr);
 
+/// Replaces the group inside `recorded`, which `record_group` has made, by `inner`, of the same
+/// ranks. null: by none, so that every call throws Error(peer_lost). The old group ends at once:
+/// works that it has issued throw Error(peer_lost) when they are waited for.
+void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner);
+
 }  // namespace acc::collectives

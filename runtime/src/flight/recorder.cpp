@@ -112,6 +112,17 @@ int Recorder::add_group(std::string_view name, const std::vector<int>& ranks) {
   return static_cast<int>(index);
 }
 
+void Recorder::restart() noexcept {
+  failure_->is_set = 0;
+  head_->has_left = 0;
+  for (std::uint32_t i = 0; i < head_->num_groups; ++i) {
+    publish(groups_[i].called, std::uint32_t{0});
+    publish(groups_[i].waiting, std::uint32_t{0});
+  }
+  scopes_.clear();
+  show_place();
+}
+
 void Recorder::show_place() noexcept {
   const Scope now = scopes_.empty() ? Scope{"", nullptr} : scopes_.back();
   write(head_->place.phase, now.phase);

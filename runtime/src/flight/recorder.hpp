@@ -35,6 +35,9 @@ class Recorder {
   /// `ranks` are evenly spaced.
   int add_group(std::string_view name, const std::vector<int>& ranks);
 
+  /// Forgets collectives, scopes and the failure: the groups are made anew, and count from 1.
+  void restart() noexcept;
+
   /// Enters a scope, which lasts until `leave` with the same arguments. Scopes of different units
   /// may overlap without being nested.
   void enter(const char* phase, std::string_view unit);

@@ -33,15 +33,21 @@ std::vector<std::byte> initial_values(const BufferRecord& buffer, std::uint64_t 
 }  // namespace
 
 void make_buffer(const Context& context, BufferRecord& buffer, std::uint64_t seed) {
-  buffer.values = context.device->allocate(std::max<std::size_t>(buffer.nbytes(), 1), "buffers");
+  const bool is_new = buffer.values == nullptr;
+  if (is_new) {
+    buffer.values = context.device->allocate(std::max<std::size_t>(buffer.nbytes(), 1), "buffers");
+  }
   // Equal on all ranks: only one branch is collective. A pure initialiser needs no broadcast.
   const bool shares = context.settings.sharding.sync_module_states && !buffer.ignored &&
                       !buffer.initializer.same_everywhere();
   if (!shares || context.groups.world->rank() == 0) {
-    set_buffer(
-        context, buffer,
-        sharding::with_program(context.groups, fmt::format("the values of buffer {}", buffer.name),
-                               [&] { return initial_values(buffer, seed); }));
+    set_buffer(context, buffer,
+               sharding::with_program(context.groups,
+                                      fmt::format("the values of buffer {}", buffer.name), [&] {
+                                        return is_new || buffer.initializer.same_everywhere()
+                                                   ? initial_values(buffer, seed)
+                                                   : std::vector<std::byte>(buffer.nbytes());
+                                      }));
   }
   if (shares) {
     broadcast_values(context, buffer.values->data(), buffer.nbytes());

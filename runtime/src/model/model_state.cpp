@@ -95,6 +95,7 @@ ModelState::ModelState(const settings::RuntimeSettings& settings, sharding::Grou
           settings.sharding, context_.on,
           on_gpu(*context_.device) ||
               (!context_.groups.shard->shares_gathered_memory() && !settings.copy_gathers))),
+      declared_seed_(seed),
       seed_(seed),
       options_(options) {}
 
@@ -118,7 +119,7 @@ ModelState::~ModelState() {
   // exception destroys the model, the peers may never come: the groups are aborted instead.
   try {
     if (std::uncaught_exceptions() > 0) {
-      context_.groups.abort("ended by an error in the program");
+      context_.groups.abort("ended by an error in the program", Errc::peer_lost);
       return;
     }
     if (context_.groups.recorder) {
@@ -178,8 +179,62 @@ void ModelState::finalize() {
   mark_persistent();
   make_units(plan);
   size_pools();
-  initialize();
+  initialize(true);
   ready_ = true;
+}
+
+void ModelState::check_renew() const {
+  for (const auto& unit : shard_units_) {
+    if (unit->is_open()) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("CheckpointSeries::rejoin() inside an open scope of unit '{}'",
+                              unit->name()));
+    }
+  }
+  const char* const what = on_gpu(*context_.device)                      ? "on a GPU"
+                           : context_.by_rows                            ? "with FSDP2's layout"
+                           : !context_.settings.recording.folder.empty() ? "with ACC_RECORD"
+                           : finalized_ && !ready_ ? "after a failed initialization"
+                                                   : nullptr;
+  if (what != nullptr) {
+    throw Error(Errc::not_supported,
+                fmt::format("a rank cannot rejoin the job {} in this version", what));
+  }
+}
+
+/// Issues the collectives of `finalize`, in their order.
+void ModelState::renew() {
+  if (!ready_) {
+    return;
+  }
+  context_.guard->release();
+  counters_.uses = {};
+  counters_.gradients_closed = 0;
+  order_.clear();
+  schedule_.restart();
+  seed_ = declared_seed_;
+  for (const auto& unit : unit_states_) {
+    unit->uses = {};
+    unit->clear_requirements();
+  }
+  const flight::Scope scope(context_.groups.recorder.get(), "start", "");
+  model::check_declared_alike(context_, declaration(), "the ranks declare different models: ");
+  for (const auto& unit : shard_units_) {
+    unit->renew();
+  }
+  pools_.clear();
+  initialize(false);
+  if (renew_optimizer) {
+    renew_optimizer();
+  }
+}
+
+bool ModelState::knows_initial_values() const {
+  const auto is_pure = [](const auto& each) { return each.initializer.same_everywhere(); };
+  return std::ranges::all_of(unit_states_, [&](const auto& unit) {
+    return std::ranges::all_of(unit->parameters, is_pure) &&
+           std::ranges::all_of(unit->buffers, is_pure);
+  });
 }
 
 /// Contains every property on which sizes or the order of collectives depend, and the seed.
@@ -342,10 +397,10 @@ void ModelState::make_units(const model::Assembly& plan) {
 
 /// The first gather of each flat parameter belongs to its publication (resident weights) or to its
 /// first use (transient weights).
-void ModelState::initialize() {
+void ModelState::initialize(bool known) {
   for (sharding::FlatParameter* flat : flats()) {
     if (!flat->parameters().front().has_own_dtypes) {
-      sharding::initialize(context_, *flat, seed_);
+      sharding::initialize(context_, *flat, seed_, known);
     }
     flat->publish();
   }
@@ -366,15 +421,11 @@ void ModelState::before_forward(UnitState& unit) {
     counters_.uses.begin_forward();
     order_.add(unit.index, model::UseOrder::Event::begins_forward);
   }
-  for (const int number : unit.owners) {
-    prefetch(sharded(number).before_forward());
-  }
+  open(unit, &ShardUnit::before_forward);
 }
 
 void ModelState::after_forward(UnitState& unit) {
-  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
-    sharded(*number).after_forward();
-  }
+  close(unit, [](ShardUnit& each) { each.after_forward(); });
 }
 
 void ModelState::before_recompute(UnitState& unit) {
@@ -384,15 +435,11 @@ void ModelState::before_recompute(UnitState& unit) {
       sharded(number).check_backward("recomputation for backward", false);
     }
   }
-  for (const int number : unit.owners) {
-    prefetch(sharded(number).before_recompute());
-  }
+  open(unit, &ShardUnit::before_recompute);
 }
 
 void ModelState::after_recompute(UnitState& unit) {
-  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
-    sharded(*number).after_recompute();
-  }
+  close(unit, [](ShardUnit& each) { each.after_recompute(); });
 }
 
 void ModelState::before_backward(UnitState& unit) {
@@ -404,9 +451,7 @@ void ModelState::before_backward(UnitState& unit) {
   counters_.uses.begin_backward();
   unit.want_gradients();
   order_.add(unit.index, model::UseOrder::Event::begins_backward);
-  for (const int number : unit.owners) {
-    prefetch(sharded(number).before_backward());
-  }
+  open(unit, &ShardUnit::before_backward);
 }
 
 void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
@@ -414,8 +459,42 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
     counters_.uses.end_backward();
   }
   order_.add(unit.index, model::UseOrder::Event::ends_backward);
+  close(unit, [this](ShardUnit& each) { prefetch(each.after_backward()); });
+}
+
+void ModelState::open(const UnitState& unit, Open each) {
+  std::size_t opened = 0;
+  try {
+    for (const int number : unit.owners) {
+      const ShardUnit::Early early = (sharded(number).*each)();
+      ++opened;
+      prefetch(early);
+    }
+  } catch (...) {
+    for (; opened > 0; --opened) {
+      sharded(unit.owners[opened - 1]).abandon();
+    }
+    throw;
+  }
+}
+
+void ModelState::close(const UnitState& unit,
+                       const std::function<void(sharding::ShardUnit&)>& each) {
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
-    prefetch(sharded(*number).after_backward());
+    try {
+      each(sharded(*number));  // which counts as closed, also if it throws
+    } catch (...) {
+      for (++number; number != unit.owners.rend(); ++number) {
+        sharded(*number).abandon();
+      }
+      throw;
+    }
+  }
+}
+
+void ModelState::abandon(UnitState& unit) {
+  for (const int number : unit.owners) {
+    sharded(number).abandon();
   }
 }
 

@@ -9,6 +9,7 @@
 #include "sharding/late_copies.hpp"
 #include "sharding/shard_unit.hpp"
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -31,6 +32,15 @@ class ModelState {
   /// Ends the declaration phase; does nothing afterwards. Every use of the parameters calls it.
   /// Collective. If it fails, the model cannot be used.
   void finalize();
+  /// After the groups were made anew: everything is as after `finalize`, at the same addresses. The
+  /// ranks that are new call `finalize` meanwhile. Collective.
+  void renew();
+  /// Throws Error(invalid_argument) inside a scope, Error(not_supported) for a model that cannot
+  /// `renew`.
+  void check_renew() const;
+  /// False if `renew` does not restore all initial values, because the program's initialisers may
+  /// differ between ranks.
+  [[nodiscard]] bool knows_initial_values() const;
   /// Implements `Unit::keeps_addresses`.
   [[nodiscard]] bool keeps_addresses(UnitState& unit);
   /// Throws Error(invalid_argument) after the declaration phase. what: the declaration, for the
@@ -47,6 +57,8 @@ class ModelState {
   void before_backward(UnitState& unit);
   /// asked_gradient: the program asked for the gradient of a trained parameter in this scope.
   void after_backward(UnitState& unit, bool asked_gradient);
+  /// Ends a scope because of an error, without collectives. The groups are aborted.
+  void abandon(UnitState& unit);
   /// Checks that a step may be made. Inside a scope, or if this rank left out a backward or its
   /// gradients, it aborts the groups with the reason, so that no rank makes the step, and throws
   /// Error(invalid_argument). updates_all: the optimizer cannot leave out parameters.
@@ -101,9 +113,10 @@ class ModelState {
   device::MemoryPtr snapshot_memory;
   /// Host memory for snapshots in memory, the launcher's too; 0 before the first.
   std::int64_t memory_snapshot_nbytes = 0;
-  sharding::LateCopies late_copies;     ///< of weights, moments
-  bool has_optimizer = false;           ///< a model has at most one optimizer at a time
-  std::size_t declared_parameters = 0;  ///< number of parameters declared so far, in all units
+  sharding::LateCopies late_copies;       ///< of weights, moments
+  bool has_optimizer = false;             ///< a model has at most one optimizer at a time
+  std::function<void()> renew_optimizer;  ///< collective; set by the optimizer
+  std::size_t declared_parameters = 0;    ///< number of parameters declared so far, in all units
 
  private:
   /// Descriptions of all mistakes that `check_step` refuses.
@@ -120,13 +133,19 @@ class ModelState {
   void make_units(const model::Assembly& plan);
   /// Tells the pools the usual size of a gather.
   void size_pools();
-  void initialize();
+  /// known: of sharding::initialize.
+  void initialize(bool known);
   [[nodiscard]] std::vector<sharding::ParameterRecord> records_of(
       const model::UnitPlan& unit) const;
   [[nodiscard]] sharding::ShardUnit& sharded(int number) const {
     return *shard_units_[static_cast<std::size_t>(number)];
   }
   void prefetch(const std::vector<int>& units);
+  /// Open the sharded units of a scope, or close them in reverse order. If one fails, the scope is
+  /// closed.
+  using Open = sharding::ShardUnit::Early (sharding::ShardUnit::*)();
+  void open(const UnitState& unit, Open each);
+  void close(const UnitState& unit, const std::function<void(sharding::ShardUnit&)>& each);
 
   const sharding::Context context_;
   sharding::Pools pools_{context_};
@@ -134,6 +153,7 @@ class ModelState {
   collectives::SentBytes sent_before_;  ///< by the groups, before the last `reset_traffic`
   sharding::Schedule schedule_;         ///< of all units
   model::UseOrder order_;
+  const std::uint64_t declared_seed_;
   std::uint64_t seed_;
   ModelOptions options_;
   bool finalized_ = false;  ///< the declaration phase has ended

@@ -30,6 +30,8 @@ class GradientMeter {
   [[nodiscard]] sharding::LateDoubles clip_to_norm(double max_norm);
   /// That factor, in memory of the updater, for `UpdateArrays::clip`.
   [[nodiscard]] const float* clip_factor() const noexcept;
+  /// Forgets the last measurement.
+  void forget() { sums_.clear(); }
   /// Multiplies each element by `scale` and clips it to [-limit, limit].
   void clamp(double scale, double limit);
   /// Returns the Error(collective) for a norm that is not finite. It names the unit, the micro-step

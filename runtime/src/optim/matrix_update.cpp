@@ -105,6 +105,17 @@ void MatrixUpdate::allocate() {
   }
 }
 
+/// In the order of `allocate`.
+void MatrixUpdate::renew() {
+  auto& group = *context_.groups.shard;
+  for (Buffers& each : buffers_) {
+    each.directions = group.renew(each.directions);
+    if (each.results) {
+      each.results = group.renew(each.results);
+    }
+  }
+}
+
 std::int64_t MatrixUpdate::nbytes() const noexcept {
   std::size_t total = (own_ ? own_->nbytes() : 0) + (matrix_ ? matrix_->nbytes() : 0);
   for (const Buffers& each : buffers_) {

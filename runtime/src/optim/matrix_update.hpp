@@ -60,6 +60,8 @@ class MatrixUpdate {
 
   void run(const Step& step);
   /// Bytes that it holds between steps.
+  /// After the groups were made anew: takes their memory at the same addresses. Collective.
+  void renew();
   [[nodiscard]] std::int64_t nbytes() const noexcept;
 
  private:

@@ -93,6 +93,33 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
     start_recording();
   }
   model_->has_optimizer = true;
+  model_->renew_optimizer = [this] { renew(); };
+}
+
+void OptimizerState::agree(const model::Declaration& declared) {
+  declared_ = declared;
+  model::check_declared_alike(model_->context(), declared_,
+                              "the ranks make different optimizers: ");
+}
+
+void OptimizerState::renew() {
+  device::Device& device = *model_->context().updater;
+  for (const FlatState& state : flats_) {
+    for (const Moment& each : state.moments) {
+      device.zero(each.values->data(), each.values->nbytes(), device.compute());
+    }
+  }
+  steps = 0;
+  skipped_steps = 0;
+  step_betas_.reset();
+  meter_->forget();
+  if (scaler_) {
+    scaler_.emplace(model_->context().settings.sharding.loss_scaling);
+  }
+  if (matrix_update_) {
+    matrix_update_->renew();
+  }
+  agree(model::Declaration(declared_));
 }
 
 void OptimizerState::start_recording() {
@@ -113,6 +140,7 @@ void OptimizerState::start_recording() {
 OptimizerState::~OptimizerState() {
   model_->late_copies.before_end(*model_->context().updater);
   model_->has_optimizer = false;
+  model_->renew_optimizer = nullptr;
 }
 
 void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {

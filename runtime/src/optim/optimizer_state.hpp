@@ -69,6 +69,9 @@ class OptimizerState {
   [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->context().groups; }
 
   [[nodiscard]] const ModelState& model() const noexcept { return *model_; }
+  /// Throws Error(disagreement) on every rank if the ranks have made different optimizers.
+  /// declared: by this one. Collective.
+  void agree(const model::Declaration& declared);
 
   /// This rank's parts of the trained parameters; in a step with their gradients.
   [[nodiscard]] std::vector<ParameterShard> shards(bool in_step);
@@ -112,6 +115,8 @@ class OptimizerState {
   std::int64_t skipped_steps = 0;
 
  private:
+  /// Of ModelState::renew: everything but the settings is as after `agree`.
+  void renew();
   void assign_groups(const std::vector<ParameterGroup>& groups);
   void check_groups() const;
   /// Returns a group's parameters with (`decays`) or without weight decay.
@@ -166,6 +171,7 @@ class OptimizerState {
   [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
 
   std::shared_ptr<ModelState> model_;
+  model::Declaration declared_;  ///< of `agree`
   std::variant<optim::Rule, ProgramRule> rule_;
   optim::GroupTable rates_;
   std::vector<double> step_rates_;  ///< learning rates of the running step, by group

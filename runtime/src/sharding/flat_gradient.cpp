@@ -95,6 +95,13 @@ void FlatGradient::drop() {
   forget();
 }
 
+void FlatGradient::renew() {
+  reduction_.reset();
+  discard();
+  forget();
+  renew_memory();
+}
+
 void FlatGradient::forget() {
   written_.forget();
   closed_ = false;

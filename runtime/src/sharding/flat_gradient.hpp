@@ -85,6 +85,8 @@ class FlatGradient {
   virtual void forget();
   /// The same in place of a step, after the reductions under way, unless it is held.
   void drop();
+  /// As WeightStorage::renew: there are no gradients. Collective.
+  void renew();
   /// Bytes of reduced or accumulated gradients (MemoryReport::gradient_bytes).
   [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
 
@@ -123,6 +125,8 @@ class FlatGradient {
   virtual void reduce_rest() = 0;
   /// Gives back pooled memory of gradients that are not reduced.
   virtual void discard() = 0;
+  /// Takes the group's memory anew. Collective.
+  virtual void renew_memory() = 0;
 
   std::optional<GradientWatch> watch_;
   bool wanted_ = true;

@@ -241,6 +241,20 @@ void FlatParameter::settle() {
   storage_->settle();
 }
 
+/// In the order of the constructor.
+void FlatParameter::renew() {
+  full_ = nullptr;
+  view_ = nullptr;
+  shown_ = false;
+  if (widened_) {
+    pools_.scratch.release(std::move(widened_));
+  }
+  storage_->renew();
+  if (gradient_) {
+    gradient_->renew();
+  }
+}
+
 // --- memory report ---
 
 std::int64_t FlatParameter::master_nbytes() const {

@@ -89,6 +89,9 @@ class FlatParameter {
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
   [[nodiscard]] const FlatGradient* gradient() const noexcept { return gradient_.get(); }
 
+  /// As WeightStorage::renew, with its gradient. Collective.
+  void renew();
+
   // --- memory report
   [[nodiscard]] std::int64_t master_nbytes() const;
   [[nodiscard]] std::int64_t gathered_nbytes() const;

@@ -132,15 +132,37 @@ void Groups::check_process() const {
   }
 }
 
-void Groups::abort(const std::string& reason) const noexcept {
+void Groups::abort(const std::string& reason, Errc code) const noexcept {
   if (!owner.is_current()) {
     return;
   }
   for (const auto& group : {world, shard, replicate, secondary}) {
     if (group) {
-      group->abort(reason);
+      group->abort(reason, code);
     }
   }
+}
+
+void Groups::give_up() const {
+  for (const auto& group : {world, shard, replicate, secondary}) {
+    if (group) {
+      collectives::replace_group(*group, nullptr);
+    }
+  }
+}
+
+void Groups::renew(const Groups& fresh) const {
+  collectives::replace_group(*world, fresh.world);
+  const auto replace = [&](const auto& group, const auto& by) {
+    if (group && group != world) {
+      collectives::replace_group(*group, by);
+    }
+  };
+  replace(shard, fresh.shard);
+  if (replicate != shard) {
+    replace(replicate, fresh.replicate);
+  }
+  replace(secondary, fresh.secondary);
 }
 
 void Groups::abort_in_program(std::string_view place, const char* error) const noexcept {
@@ -152,10 +174,13 @@ void Groups::abort_in_program(std::string_view place, const char* error) const n
 void Groups::abort_after(const Error& error) const noexcept {
   switch (error.code()) {
     case Errc::collective:
+    case Errc::peer_lost:
     case Errc::timeout:
-    case Errc::connection: abort(error.what()); break;
+    case Errc::connection: abort(error.what(), error.code()); break;
     case Errc::out_of_memory:
-    case Errc::device: abort(fmt::format("rank {}: {}", world->rank(), error.what())); break;
+    case Errc::device:
+      abort(fmt::format("rank {}: {}", world->rank(), error.what()), Errc::peer_lost);
+      break;
     default: break;
   }
 }
@@ -211,8 +236,8 @@ void check_quantized(const settings::RuntimeSettings& settings, const Groups& gr
 // All ranks make the groups in this order; making a group is collective over its members. A group
 // of all ranks is the world group itself, so that FULL_SHARD has one communicator.
 Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store* store,
-                   const device::Opened& place) {
-  const collectives::GroupFactory factory(settings, store, place.device, place.backend);
+                   const device::Opened& place, const std::function<void()>& check) {
+  const collectives::GroupFactory factory(settings, store, place.device, place.backend, check);
   Groups groups;
   groups.plan = plan_groups(settings);
   groups.route = factory.route();

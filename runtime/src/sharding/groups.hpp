@@ -10,6 +10,7 @@
 #include "device/open_device.hpp"
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -66,7 +67,13 @@ struct Groups {
   /// (collectives::record_group).
   void record(std::shared_ptr<flight::Recorder> to, const device::DevicePtr& traced);
   /// Aborts all groups, so that every rank that shares a group with this one fails with `reason`.
-  void abort(const std::string& reason) const noexcept;
+  /// code: peer_lost if this rank leaves the job.
+  void abort(const std::string& reason, Errc code = Errc::collective) const noexcept;
+  /// Gives up the groups inside those of `record`: every call throws Error(peer_lost) until
+  /// `renew`.
+  void give_up() const;
+  /// Puts groups of the same plan, which are not recorded, in their places.
+  void renew(const Groups& fresh) const;
   /// The same, with this rank and the place in the program in the reason. A rank without peers goes
   /// on.
   void abort_in_program(std::string_view place, const char* error) const noexcept;
@@ -114,7 +121,8 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
 
 /// Makes the groups of `plan_groups`. Collective over the job's ranks. store: outlives the groups;
 /// null for one rank.
+/// check: called while the ranks connect; throws to give up.
 Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store* store,
-                   const device::Opened& place);
+                   const device::Opened& place, const std::function<void()>& check = {});
 
 }  // namespace acc::sharding

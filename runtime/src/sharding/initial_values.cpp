@@ -133,11 +133,15 @@ void fill_by_rank_zero(const Context& context, FlatParameter& flat, const ValueS
   own.finish();
 }
 
-void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed) {
+void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed, bool known) {
   const settings::ShardingSettings& settings = context.settings.sharding;
   const auto& parameters = flat.parameters();
   const ValueSource source = [&](std::size_t index, std::int64_t offset, std::span<float> out) {
-    parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);
+    if (known || parameters[index].initializer.same_everywhere()) {
+      parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);
+    } else {
+      std::ranges::fill(out, 0.0F);
+    }
   };
   flat.seed_noise(stream_of(parameters.front().name, seed));
   OwnPart own(context, flat);

@@ -26,7 +26,9 @@ void fill_by_rank_zero(const Context& context, FlatParameter& flat, const ValueS
 /// the elements that the rank owns; with `zero3_init` false it computes the whole parameter first.
 /// An initialiser whose values may differ between ranks runs on rank 0 only if sync_module_states
 /// is true, except for ignored parameters.
-void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed);
+/// known: false leaves zeros in place of values that may differ between ranks, but takes part in
+/// their broadcasts: the program's initialisers are called once only.
+void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed, bool known = true);
 
 /// Returns the stream of random numbers of the parameter or buffer with that full name.
 std::uint64_t stream_of(std::string_view name, std::uint64_t seed) noexcept;

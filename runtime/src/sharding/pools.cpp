@@ -48,6 +48,16 @@ void GatherPool::release(const collectives::BufferPtr& buffer) {
   free_.push_back(buffer);
 }
 
+void GatherPool::clear() {
+  free_.clear();
+  held_nbytes_ = 0;
+}
+
+void GatherWindow::clear() {
+  flights_.clear();
+  under_way_ = 0;
+}
+
 collectives::WorkPtr GatherWindow::start(std::int64_t numel,
                                          const std::function<collectives::WorkPtr()>& gather) {
   if (max_numel_ == 0) {
@@ -108,6 +118,17 @@ void GradientPool::drain() {
   }
 }
 
+void GradientPool::clear() {
+  flights_.clear();
+  free_.clear();
+  held_nbytes_ = 0;
+}
+
+void FetchPool::clear() {
+  free_.clear();
+  held_nbytes_ = 0;
+}
+
 collectives::BufferPtr FetchPool::acquire(std::size_t nbytes) {
   if (auto fetched = take(free_, nbytes)) {
     return fetched;
@@ -142,5 +163,15 @@ Pools::Pools(const Context& context)
 }
 
 Pools::~Pools() = default;
+
+void Pools::clear() {
+  gathers.clear();
+  if (secondary_gathers) {
+    secondary_gathers->clear();
+  }
+  publications.clear();
+  gradients.clear();
+  fetches.clear();
+}
 
 }  // namespace acc::sharding

@@ -37,6 +37,8 @@ class GatherPool {
   /// Takes the buffer back. Work issued before may still read it: a later gather comes after that
   /// work.
   void release(const collectives::BufferPtr& buffer);
+  /// Frees all buffers that are not in use.
+  void clear();
   /// Bytes of all buffers; memory that the ranks of a host share counts once per host.
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
@@ -57,6 +59,8 @@ class GatherWindow {
   /// keeps the work until it has waited for it: a gather whose work is gone counts no more.
   collectives::WorkPtr start(std::int64_t numel,
                              const std::function<collectives::WorkPtr()>& gather);
+  /// Forgets the gathers under way.
+  void clear();
 
  private:
   struct Flight {
@@ -89,6 +93,8 @@ class GradientPool {
   void release(collectives::BufferPtr buffer) { free_.push_back(std::move(buffer)); }
   /// Waits for all reductions.
   void drain();
+  /// Frees all buffers, and forgets the reductions under way.
+  void clear();
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
@@ -133,6 +139,8 @@ class FetchPool {
   /// Returns memory of at least `nbytes`; its content is undefined. May allocate collectively.
   collectives::BufferPtr acquire(std::size_t nbytes);
   void release(collectives::BufferPtr fetched) { free_.push_back(std::move(fetched)); }
+  /// Frees all buffers that are not in use.
+  void clear();
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
@@ -152,6 +160,10 @@ struct Pools {
   ~Pools();
   Pools(const Pools&) = delete;
   Pools& operator=(const Pools&) = delete;
+
+  /// Frees the buffers of groups, which are made anew. Those in use must be dropped, too. Not for
+  /// an offloaded optimizer.
+  void clear();
 
   GatherPool gathers;                           ///< full weights of transient flat parameters
   std::optional<GatherPool> secondary_gathers;  ///< the same from secondary copies, if any

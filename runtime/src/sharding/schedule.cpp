@@ -145,6 +145,14 @@ void Schedule::after_step() {
   }
 }
 
+void Schedule::restart() {
+  Schedule fresh(rules_);
+  for (const Entry& each : units_) {
+    fresh.add_unit(each.facts);
+  }
+  *this = std::move(fresh);
+}
+
 void Schedule::drop_gradients() {
   for (Entry& entry : units_) {
     entry.uses.drop();

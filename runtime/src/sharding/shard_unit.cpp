@@ -68,6 +68,11 @@ void ShardUnit::hide() {
   }
 }
 
+void ShardUnit::abandon() {
+  trace_end();
+  --open_;
+}
+
 void ShardUnit::prefetch() {
   const flight::Scope scope(context_.groups.recorder.get(), "prefetch", name_);
   begin_unshard();
@@ -264,6 +269,13 @@ void ShardUnit::flush() {
 
 void ShardUnit::after_step() {
   for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
+}
+
+void ShardUnit::renew() {
+  check_closed("CheckpointSeries::rejoin()");
+  for (const auto& flat : flats_) {
+    flat->renew();
+  }
 }
 
 void ShardUnit::drop_gradients() {

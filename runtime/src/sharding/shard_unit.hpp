@@ -53,6 +53,8 @@ class ShardUnit {
   void after_recompute();
   Early before_backward();
   Early after_backward();
+  /// Ends a scope in which a collective has failed, without any other.
+  void abandon();
   /// Starts the gather early; the next `before_…` only waits for it.
   void prefetch();
 
@@ -75,6 +77,8 @@ class ShardUnit {
   /// Frees weights that are gathered without an open scope, before `what` changes them. Throws
   /// Error(invalid_argument) inside a scope.
   void release(const char* what);
+  /// As WeightStorage::renew, for all flat parameters. Not inside a scope. Collective.
+  void renew();
   /// True inside a scope of the program.
   [[nodiscard]] bool is_open() const noexcept { return open_ > 0; }
   [[nodiscard]] const UnitUses& uses() const { return schedule_.uses(number_); }

@@ -54,6 +54,9 @@ class WeightStorage {
   virtual void publish() = 0;
   /// Waits for collectives under way, so that the memory may be changed or freed.
   virtual void settle() = 0;
+  /// After the groups were made anew: takes memory of them at the same addresses, with undefined
+  /// content. Not gathered; what was under way is dropped. Collective.
+  virtual void renew() = 0;
   /// True if `finish_unshard` always returns the same memory, which holds nothing else.
   [[nodiscard]] virtual bool keeps_address() const = 0;
   /// Bytes that this rank holds between uses; of shared memory its fraction.

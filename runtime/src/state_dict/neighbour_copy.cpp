@@ -46,6 +46,7 @@ std::vector<std::vector<int>> ranks_by_machine(const sharding::Groups& groups,
 std::unique_ptr<NeighbourCopy> NeighbourCopy::make(const RuntimeSettings& settings,
                                                    const sharding::Groups& groups,
                                                    device::Device& device, rendezvous::Store* store,
+                                                   const std::function<void()>& check,
                                                    std::string& why) {
   const int machines = settings.identity.num_nodes;
   if (machines < 2 || store == nullptr) {
@@ -68,7 +69,7 @@ std::unique_ptr<NeighbourCopy> NeighbourCopy::make(const RuntimeSettings& settin
   const auto& here = ranks[static_cast<std::size_t>(machine)];
   const auto local = static_cast<std::size_t>(std::ranges::find(here, own) - here.begin());
   const collectives::GroupFactory factory(made->settings_, made->store_.get(), made->device_,
-                                          nullptr);
+                                          nullptr, check);
   // From each machine to the next one, in an order in which no two ranks wait for each other.
   std::shared_ptr<ProcessGroup> of_two;
   for (int from = 0; from < machines; ++from) {
@@ -227,7 +228,7 @@ std::optional<std::string> NeighbourCopy::exchange(const SnapshotFile& file, int
   } catch (const std::exception& error) {
     failure_ = fmt::format("no copies of snapshots on other machines any more: {}", error.what());
     for (const Lane& lane : {out_, in_}) {
-      lane.group->abort(*failure_);
+      lane.group->abort(*failure_, Errc::collective);
     }
   }
   return failure_;

@@ -9,6 +9,7 @@
 #include "state_dict/snapshot_file.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,11 +21,13 @@ namespace acc::state_dict {
 /// has process groups of its own, for the thread that makes snapshots.
 class NeighbourCopy {
  public:
-  /// Collective over the job's ranks. store: outlives this object. Null if there is one machine, or
-  /// if machines have different numbers of ranks; why: the reason of the latter.
+  /// Collective over the job's ranks. store: outlives this object. check: GroupSpec::check, called
+  /// on the other thread too. Null if there is one machine, or if machines have different numbers
+  /// of ranks; why: the reason of the latter.
   static std::unique_ptr<NeighbourCopy> make(const settings::RuntimeSettings& settings,
                                              const sharding::Groups& groups, device::Device& device,
-                                             rendezvous::Store* store, std::string& why);
+                                             rendezvous::Store* store,
+                                             const std::function<void()>& check, std::string& why);
 
   /// True if whole snapshots are sent: no replica on another machine has the same values.
   [[nodiscard]] bool sends_all() const noexcept { return !has_replica_; }

@@ -59,6 +59,17 @@ std::optional<std::string> SnapshotMemory::wait() {
   return std::exchange(failure_, std::nullopt);
 }
 
+void SnapshotMemory::forget_after(std::int64_t step) {
+  for (const int place : {SnapshotFile::kOwn, SnapshotFile::kOwn + 1}) {
+    if (own_.head(place).step > step) {
+      own_.forget(place);
+    }
+  }
+  if (kept_.value_or(step) > step) {
+    kept_.reset();
+  }
+}
+
 void SnapshotMemory::keep(std::span<const Part> parts, const SavedState& state,
                           const Series& series) {
   const std::int64_t step = parts.front().optimizer->steps;

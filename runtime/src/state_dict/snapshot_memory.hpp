@@ -49,6 +49,8 @@ class SnapshotMemory {
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
   /// Null if it cannot be opened.
   [[nodiscard]] const SnapshotFile* file(std::size_t number) const { return files_[number].get(); }
+  /// Drops this rank's snapshots of steps after `step`, when none is being made. Not collective.
+  void forget_after(std::int64_t step);
 
  private:
   struct Begun;

@@ -323,7 +323,7 @@ TEST_CASE("NCCL on one rank: a part of the group, and an abort") {
       group->all_reduce(shard->as<float>(), 10, DType::float32, 1.0F)->wait();
     }
     expect(rank.read(shard->as<float>(), 10) == std::vector<float>(10, 10.0F), "wrong sums");
-    rank.group->abort("the test is over");
+    rank.group->abort("the test is over", acc::Errc::collective);
     bool refused = false;
     try {
       rank.group->all_reduce(shard->as<float>(), 10, DType::float32, 1.0F);
@@ -467,7 +467,7 @@ TEST_CASE("an abort on one rank ends the waits of the others, with its reason") 
       const auto data = rank.device().allocate(64, "test values");
       rank.group->barrier()->wait_released();
       if (rank.group->rank() == 1) {
-        rank.group->abort("rank 1 is out of memory");
+        rank.group->abort("rank 1 is out of memory", acc::Errc::collective);
       } else {
         try {
           rank.group->all_reduce(data->as<float>(), 16, DType::float32, 1.0F)->wait();
@@ -505,7 +505,7 @@ TEST_CASE("an abort ends groups that hang on one GPU together") {
           expect(error.code() == Errc::collective, "another error");
         }
       } else {
-        rank.group->abort("rank 1 or 3 is out of memory");
+        rank.group->abort("rank 1 or 3 is out of memory", acc::Errc::collective);
       }
       rank.device().synchronize();
       const auto reason = rank.group->failure();

@@ -352,8 +352,10 @@ TEST_CASE("variables that only the runtime reads") {
                                                {"ACC_DATA_ROUND", "3"},
                                                {"ACC_TRACE", "trace.json"},
                                                {"ACC_SNAPSHOT_MEMORY", "memory:other"},
+                                               {"ACC_MEMBERSHIP", "page"},
                                                {"ACC_FLIGHT_RECORD", "record"}}));
   CHECK(settings.snapshot_memory == std::vector<std::string>{"memory", "other"});
+  CHECK(settings.membership == "page");
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
   CHECK(settings.device_collectives == DeviceCollectives::staged);

@@ -633,7 +633,7 @@ TEST_CASE("failure() returns on every rank, from any thread, why the group ended
           expect(!group.failure(), "failed before anything happened");
           group.barrier()->wait_released();
           if (group.rank() == 0) {
-            group.abort("rank 0 gave up");
+            group.abort("rank 0 gave up", acc::Errc::collective);
           }
           std::optional<std::string> reason;
           std::thread([&] {
@@ -641,7 +641,7 @@ TEST_CASE("failure() returns on every rank, from any thread, why the group ended
               std::this_thread::sleep_for(std::chrono::milliseconds(1));
             }
           }).join();
-          group.abort(*reason);  // as a rank does before it leaves
+          group.abort(*reason, acc::Errc::collective);  // as a rank does before it leaves
           expect(*reason == "rank 0 gave up", "another reason: " + *reason);
         },
         true));
@@ -658,13 +658,13 @@ TEST_CASE("the reason of another rank does not move the terminal's cursor") {
         topology,
         [](ProcessGroup& group) {
           if (group.rank() == 0) {
-            group.abort("gave up \x1b[2J\nall is well");
+            group.abort("gave up \x1b[2J\nall is well", acc::Errc::collective);
           }
           std::optional<std::string> reason;
           while (!(reason = group.failure())) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
           }
-          group.abort(*reason);  // as a rank does before it leaves
+          group.abort(*reason, acc::Errc::collective);  // as a rank does before it leaves
           expect(group.rank() == 0 || *reason == "gave up \\x1b[2J\\x0aall is well", *reason);
         },
         true));

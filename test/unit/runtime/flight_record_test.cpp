@@ -180,7 +180,7 @@ TEST_CASE("a collective that fails in progress() is recorded with the rank at fa
                                 acc::device::open_cpu_device()),
       recorder, "world", {0});
   CHECK(acc::test::refusal([&] { group->progress(); }, {acc::Errc::collective}) == "lost rank 3");
-  group->abort("lost rank 3");
+  group->abort("lost rank 3", acc::Errc::collective);
   CHECK_THROWS_AS(group->barrier()->wait(), acc::Error);  // names no rank
   const auto record = read_record(path_in(folder));
   REQUIRE(record);
@@ -201,7 +201,7 @@ TEST_CASE("the error of a failed collective names its purpose once") {
   std::vector<float> data(4);
   const auto gather = [&] { group->all_gather(data.data(), data.data(), 16)->wait(); };
   CHECK_NOTHROW(gather());
-  group->abort("rank 1 is gone");
+  group->abort("rank 1 is gone", acc::Errc::collective);
   {
     const Scope scope(recorder.get(), "forward", "transformer.h.3");
     CHECK(message(gather) == "rank 1 is gone (in the gather of unit transformer.h.3, forward)");

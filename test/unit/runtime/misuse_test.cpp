@@ -270,7 +270,7 @@ TEST_CASE("a rank that fails in one group fails the ranks of its other groups") 
       CAPTURE(rank);
       REQUIRE(all[rank].has_value());
       CAPTURE(all[rank]->text);
-      CHECK(all[rank]->code == Errc::collective);
+      CHECK(all[rank]->code == Errc::peer_lost);
       CHECK(contains(all[rank]->text, "rank 1"));
     }
   }

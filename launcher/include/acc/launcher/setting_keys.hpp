@@ -33,6 +33,13 @@ inline constexpr std::array kCommon = {
                .type = Type::integer, .fallback = "60", .allowed = "0..1000000", .unit = "s",
                .help = "longest pause before a restart. While attempts fail within a minute, the "
                        "pauses are 0, 1, 2, 4, ... up to this"},
+    SettingRow{.key = "rejoin", .group = Group::limits,
+               .flag = Flag::toggle, .in_file = false,
+               .type = Type::boolean, .fallback = "false",
+               .help = "start only the worker that failed again, as one of --max_restarts; the "
+                       "others keep their processes and rejoin (CheckpointSeries::rejoin). One "
+                       "machine, no GPU. Workers that do not rejoin within --shutdown_timeout are "
+                       "all started again"},
     SettingRow{.key = "stuck_timeout", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
                .type = Type::integer, .fallback = "0", .allowed = "0..1000000", .unit = "s",

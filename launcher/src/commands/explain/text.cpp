@@ -212,6 +212,7 @@ std::string restarts_of(const LaunchPlan& plan) {
   return (plan.supervision.max_restarts == 0
               ? "none"
               : "up to " + std::to_string(plan.supervision.max_restarts)) +
+         (plan.supervision.rejoins ? ", of the failed worker alone; the others rejoin" : "") +
          "; " + std::to_string(plan.supervision.shutdown_timeout.count()) +
          " s from SIGTERM to SIGKILL";
 }

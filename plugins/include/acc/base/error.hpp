@@ -23,6 +23,7 @@ enum class Errc {
   protocol,
   process,
   collective,
+  peer_lost,  ///< a rank of the job has ended or given up; with spares the others can rejoin
   device,
   out_of_memory,
   no_program,      ///< the program to start does not exist

@@ -23,6 +23,9 @@ inline constexpr const char* kJobSecretVariable = "ACC_JOB_SECRET";
 /// Paths of the memory for snapshots of a machine's workers, by local rank, with ':' between them.
 /// The launcher holds it while it restarts workers.
 inline constexpr const char* kSnapshotMemoryVariable = "ACC_SNAPSHOT_MEMORY";
+/// Path of the page by which the launcher tells its workers that it has replaced some of them
+/// (acc/base/membership_page.hpp).
+inline constexpr const char* kMembershipVariable = "ACC_MEMBERSHIP";
 
 /// Returns the value of a variable, or `fallback` if it is unset or empty.
 std::string variable(const Environment& environment, const std::string& name,

@@ -204,6 +204,9 @@ struct RuntimeSettings {
   /// ACC_SNAPSHOT_MEMORY: paths of the memory for snapshots of this machine's ranks, files in
   /// memory that the launcher holds, by local rank; empty: none.
   std::vector<std::string> snapshot_memory;
+  /// ACC_MEMBERSHIP: path of the page by which the launcher tells that it has replaced ended
+  /// workers by spares (acc/base/membership_page.hpp); empty: it replaces none.
+  std::string membership;
   /// What this process records for `acclaunch compare` (docs/formats/recording.md).
   struct Recording {
     std::string folder;  ///< ACC_RECORD; empty: nothing

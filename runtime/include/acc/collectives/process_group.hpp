@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/runtime/types.hpp"
 
 #include <cstddef>
@@ -24,7 +25,7 @@ class Work {
   virtual ~Work() = default;
   /// Orders later computation after the result. For host memory it blocks until the result is
   /// there; for GPU memory it makes the compute stream wait and returns. Throws Error(collective |
-  /// timeout | connection) that names the rank at fault; the group is then aborted.
+  /// peer_lost | timeout | connection) that names the rank at fault; the group is then aborted.
   virtual void wait() = 0;
   /// Waits also until every peer has read this rank's input, which may then be overwritten.
   virtual void wait_released() = 0;
@@ -81,7 +82,8 @@ struct SentBytes {
 /// doubles of `all_reduce` lie in host memory and are complete when `wait` returns. Sums run in
 /// rank order, so every rank gets bitwise equal results. Threads: one thread uses a group, except
 /// for `failure`. Errors: a peer that issues another collective or size, has died or has aborted
-/// makes the wait throw an Error that names it (docs/errors.md).
+/// makes the wait throw an Error that names it (docs/errors.md): Error(peer_lost) if a rank has
+/// left the job. The group cannot be used again.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -102,6 +104,10 @@ class ProcessGroup {
   /// Allocates memory that the peers of this host can read (shards, gradients), filled with zeros.
   /// Collective.
   virtual BufferPtr allocate_contribution(std::size_t nbytes) = 0;
+  /// Takes over `old`, a buffer of a group of the same ranks and back end that this group replaces:
+  /// memory of the same kind, size and address, filled with zeros. `old` must not be used again.
+  /// Collective if `allocate_…` is. Throws Error(not_supported) where memory belongs to a device.
+  virtual BufferPtr renew(const BufferPtr& old) = 0;
   /// Declares that this rank no longer reads `gathered`; a later all_gather may then write it.
   virtual void release_gathered(const BufferPtr& gathered) = 0;
 
@@ -161,8 +167,9 @@ class ProcessGroup {
   /// Returns the reason why this group has failed (aborted, a peer is dead), or nothing. Does not
   /// block. Any thread may call it.
   [[nodiscard]] virtual std::optional<std::string> failure() const { return std::nullopt; }
-  /// Aborts the group: every pending and later wait, on all ranks, fails with `reason`.
-  virtual void abort(const std::string& reason) noexcept = 0;
+  /// Aborts the group: every pending and later wait, on all ranks, fails with `reason`, and with
+  /// `code`: peer_lost if this rank leaves the job, else collective.
+  virtual void abort(const std::string& reason, Errc code) noexcept = 0;
 };
 
 }  // namespace acc::collectives

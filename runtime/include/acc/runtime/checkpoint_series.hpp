@@ -54,7 +54,23 @@ class ACC_API CheckpointSeries {
   /// Collective. Throws what `Runtime::load` throws.
   [[nodiscard]] std::optional<Resumed> resume(Model& model, Optimizer& optimizer) const;
 
+  /// Goes on in this process after Error(peer_lost), in a job that was started with --rejoin
+  /// (docs/checkpoints.md, "Rejoin"): waits until the launcher has given the ranks of the processes
+  /// that ended to others, makes all process groups anew, and loads what `resume` loads. Model,
+  /// units and optimizer stay, as does the memory that the program sees at fixed addresses; what
+  /// was begun since the last step is dropped, and settings of the optimizer keep their values.
+  /// Empty, with the initial values, if there is nothing to load. The processes that are new call
+  /// `resume` as their first collective call after they have made their optimizer. No scope may be
+  /// open. Collective, together with them. Throws Error(not_supported) if the launcher replaces no
+  /// ranks, on a GPU, for several models, and for initialisers of the program if there is nothing
+  /// to load; Error(timeout) if no process was replaced in time. The groups then stay unusable.
+  [[nodiscard]] std::optional<Resumed> rejoin(Model& model, Optimizer& optimizer) const;
+  /// True if `error` is Error(peer_lost) and the launcher replaces ranks, so that `rejoin` may go
+  /// on.
+  [[nodiscard]] bool can_rejoin(const Error& error) const;
+
  private:
+  [[nodiscard]] std::optional<Resumed> load_newest(Model& model, Optimizer& optimizer) const;
   [[nodiscard]] std::string path_of(std::int64_t number) const;
 
   Runtime& runtime_;

@@ -242,15 +242,15 @@ class Exchange final : public Work {
     if (timed_out) {
       int late = -1;
       const std::string reason = ranks_.spec.reason_of_timeout(peer, call_, late);
-      fail({reason, late}, Errc::timeout);
+      fail({reason, late, Errc::timeout});
     }
-    fail({fmt::format("lost rank {} in {}: {}", who, call_, error.what()), who});
+    fail({fmt::format("lost rank {} in {}: {}", who, call_, error.what()), who, Errc::peer_lost});
   }
 
-  [[noreturn]] void fail(const StallWatch::Verdict& why, Errc code = Errc::collective) {
+  [[noreturn]] void fail(const StallWatch::Verdict& why) {
     ranks_.background->stop();
-    ranks_.watch->publish_abort(why.reason, why.at_fault);
-    throw Error(code, why.reason, why.at_fault);
+    ranks_.watch->publish_abort(why);
+    throw Error(why.code, why.reason, why.at_fault);
   }
 
   GlooRanks& ranks_;

@@ -259,6 +259,13 @@ BufferPtr GlooGroup::allocate_contribution(std::size_t nbytes) {
   return std::make_shared<PrivateBuffer>(nbytes);
 }
 
+/// Private memory stays what it is: no message of the old group can arrive, because its connections
+/// are closed.
+BufferPtr GlooGroup::renew(const BufferPtr& old) {
+  std::memset(old->data(), 0, old->nbytes());
+  return old;
+}
+
 std::shared_ptr<Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype, std::uint64_t count,
                                                   const void* data, std::size_t nbytes) {
   auto work = start(kind, dtype, count);
@@ -353,11 +360,11 @@ WorkPtr GlooGroup::barrier() {
   return work;
 }
 
-void GlooGroup::abort(const std::string& reason) noexcept {
+void GlooGroup::abort(const std::string& reason, Errc code) noexcept {
   // The caller may free the memory of collectives that have not ended.
   ranks_.background->stop();
   ranks_.background->await_idle();
-  ranks_.watch->publish_abort(reason, ranks_.spec.ranks[static_cast<std::size_t>(rank())]);
+  ranks_.watch->publish_abort({reason, ranks_.spec.ranks[static_cast<std::size_t>(rank())], code});
 }
 
 }  // namespace acc::collectives

@@ -39,6 +39,7 @@ class GlooGroup final : public ProcessGroup {
   bool shares_gathered_memory() const noexcept override { return false; }
   BufferPtr allocate_gathered(std::size_t nbytes) override;
   BufferPtr allocate_contribution(std::size_t nbytes) override;
+  BufferPtr renew(const BufferPtr& old) override;
   void release_gathered(const BufferPtr&) override {}
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -78,7 +79,7 @@ class GlooGroup final : public ProcessGroup {
   /// The reason why the group is unusable: this rank aborted it, a connection broke during one of
   /// its collectives, or a peer aborted it, which this rank sees within about a second.
   std::optional<std::string> failure() const override { return ranks_.watch->failure(); }
-  void abort(const std::string& reason) noexcept override;
+  void abort(const std::string& reason, Errc code) noexcept override;
 
  private:
   /// Begins the next collective.

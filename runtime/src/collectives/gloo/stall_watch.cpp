@@ -34,6 +34,9 @@ constexpr int kMostLooks = 20;
 constexpr std::size_t kComparedCalls = 16;
 // Longest accepted abort reason in bytes. Any process that reaches the store may have written it.
 constexpr std::size_t kMaxReason = 4096;
+// Kinds of an abort in the store.
+constexpr std::string_view kLost = "lost";
+constexpr std::string_view kFailed = "failed";
 
 using Calls = std::map<std::uint32_t, std::string>;
 
@@ -163,6 +166,13 @@ void StallWatch::run(const std::stop_token& stop) {
 }
 
 std::optional<StallWatch::Verdict> StallWatch::compare(const Calls& mine) {
+  if (spec_.check) {
+    try {
+      spec_.check();
+    } catch (const Error& error) {
+      return Verdict{error.what(), error.rank(), error.code()};
+    }
+  }
   const std::lock_guard lock(store_mutex_);
   try {
     store_->set(call_key(spec_.rank), encode(mine));
@@ -217,14 +227,15 @@ std::optional<std::string> StallWatch::failure() noexcept {
   return known_.get();
 }
 
-/// The store value is "<rank at fault or -1> <reason>". compare_set with an empty old value lets
-/// only the first rank write it.
-void StallWatch::publish_abort(const std::string& reason, std::optional<int> at_fault) noexcept {
-  known_.set(reason, at_fault);
+/// The store value is "<rank at fault or -1> <kLost or kFailed> <reason>". compare_set with an
+/// empty old value lets only the first rank write it.
+void StallWatch::publish_abort(const Verdict& why) noexcept {
+  known_.set(why.reason, why.at_fault, why.code);
   const std::lock_guard lock(store_mutex_);
   try {
     store_->compare_set(spec_.name + "/abort", "",
-                        std::to_string(at_fault.value_or(-1)) + " " + reason);
+                        fmt::format("{} {} {}", why.at_fault.value_or(-1),
+                                    why.code == Errc::peer_lost ? kLost : kFailed, why.reason));
   } catch (const Error&) {  // without a store, peers only see closed connections
   }
 }
@@ -238,7 +249,7 @@ std::optional<StallWatch::Verdict> StallWatch::abort_reason() noexcept {
   } catch (const Error&) {  // without the store, this rank's own reason is all that is known
   }
   const auto reason = known_.get();
-  return reason ? std::optional(Verdict{*reason, known_.at_fault()}) : std::nullopt;
+  return reason ? std::optional(Verdict{*reason, known_.at_fault(), known_.code()}) : std::nullopt;
 }
 
 /// Reads the abort of any rank from the store, and keeps it as this group's failure.
@@ -247,14 +258,20 @@ std::optional<StallWatch::Verdict> StallWatch::read_abort() {
   if (!store_->check(std::span(&key, 1))) {
     return std::nullopt;
   }
-  const std::string text = store_->get(key, 5s).substr(0, kMaxReason);
-  const std::size_t space = text.find(' ');
+  std::string text = store_->get(key, 5s).substr(0, kMaxReason);
+  const auto take = [&text] {
+    const std::string word = text.substr(0, text.find(' '));
+    text.erase(0, std::min(word.size() + 1, text.size()));
+    return word;
+  };
+  const std::string at_fault = take();
+  const std::string kind = take();
   int rank = -1;
-  std::from_chars(text.data(), text.data() + std::min(space, text.size()), rank);
+  std::from_chars(at_fault.data(), at_fault.data() + at_fault.size(), rank);
   const bool is_member = std::ranges::count(spec_.ranks, rank) > 0;
-  known_.set(printable(space == std::string::npos ? text : text.substr(space + 1)),
-             is_member ? std::optional(rank) : std::nullopt);
-  return Verdict{known_.get().value_or(""), known_.at_fault()};
+  known_.set(printable(text), is_member ? std::optional(rank) : std::nullopt,
+             kind == kLost ? Errc::peer_lost : Errc::collective);
+  return Verdict{known_.get().value_or(""), known_.at_fault(), known_.code()};
 }
 
 }  // namespace acc::collectives

@@ -44,16 +44,16 @@ class StallWatch {
   /// Reason to give up a wait.
   struct Verdict {
     std::string reason;
-    std::optional<int> at_fault;  ///< global rank
+    std::optional<int> at_fault;   ///< global rank
+    Errc code = Errc::collective;  ///< of the error
   };
   /// Ends the observation of a wait that failed. Returns the reason if the watch cancelled the
   /// wait. The wait board keeps this rank's entry: other ranks, whose timeouts expire a little
   /// later, still have to find it.
   std::optional<Verdict> give_up();
 
-  /// Publishes in the store why this rank gives up, and the global rank at fault. The first reason
-  /// in the group is kept.
-  void publish_abort(const std::string& reason, std::optional<int> at_fault) noexcept;
+  /// Publishes in the store why this rank gives up. The first reason in the group is kept.
+  void publish_abort(const Verdict& why) noexcept;
   /// Reads the store for an abort of any rank. Blocks on the store.
   std::optional<Verdict> abort_reason() noexcept;
   /// The abort reason known so far, without reading the store. From the first call on, the watch's

@@ -103,7 +103,7 @@ class HierarchicalGroup::Steps final : public Work {
     try {
       call();
     } catch (const Error& error) {
-      owner_->abort(error.what());
+      owner_->abort(error.what(), error.code());
       throw;
     }
   }
@@ -161,6 +161,14 @@ BufferPtr HierarchicalGroup::allocate_gathered(std::size_t nbytes) {
 
 BufferPtr HierarchicalGroup::allocate_contribution(std::size_t nbytes) {
   return local_.allocate_contribution(nbytes);
+}
+
+BufferPtr HierarchicalGroup::renew(const BufferPtr& old) {
+  auto buffer = local_.renew(old);
+  if (buffer->sharers() > 1) {
+    gathered_[buffer->data()] = nullptr;
+  }
+  return buffer;
 }
 
 void HierarchicalGroup::release_gathered(const BufferPtr& gathered) {
@@ -321,9 +329,9 @@ std::optional<std::string> HierarchicalGroup::failure() const {
   return local ? local : column_.failure();
 }
 
-void HierarchicalGroup::abort(const std::string& reason) noexcept {
-  local_.abort(reason);
-  column_.abort(reason);
+void HierarchicalGroup::abort(const std::string& reason, Errc code) noexcept {
+  local_.abort(reason, code);
+  column_.abort(reason, code);
 }
 
 }  // namespace acc::collectives

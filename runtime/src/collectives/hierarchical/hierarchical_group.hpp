@@ -38,6 +38,7 @@ class HierarchicalGroup final : public ProcessGroup {
   /// One copy per host, shared by its ranks.
   BufferPtr allocate_gathered(std::size_t nbytes) override;
   BufferPtr allocate_contribution(std::size_t nbytes) override;
+  BufferPtr renew(const BufferPtr& old) override;
   void release_gathered(const BufferPtr& gathered) override;
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -58,7 +59,7 @@ class HierarchicalGroup final : public ProcessGroup {
   void defer_posts(bool defer) override { local_.defer_posts(defer); }
   void progress() override;
   std::optional<std::string> failure() const override;
-  void abort(const std::string& reason) noexcept override;
+  void abort(const std::string& reason, Errc code) noexcept override;
 
  private:
   class Steps;

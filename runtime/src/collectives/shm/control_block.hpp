@@ -114,11 +114,12 @@ struct Awaited {
 };
 
 /// Head of a group's control block; one `RankControl` per rank follows. The first rank that aborts
-/// moves `abort_state` from 0 to 1, writes rank and text, and stores 2 with release order. Ranks
-/// that abort later leave the first reason in place.
+/// moves `abort_state` from 0 to 1, writes rank, code and text, and stores 2 with release order.
+/// Ranks that abort later leave the first reason in place.
 struct alignas(64) ControlHead {
   std::atomic<std::uint32_t> abort_state{0};  ///< 0: not aborted; 1: being written; 2: readable
   std::int32_t abort_rank = -1;               ///< global rank at fault; -1: unknown
+  std::uint32_t abort_lost = 0;               ///< 1: Errc::peer_lost; else Errc::collective
   std::array<char, kAbortText> abort_text{};  ///< the reason, NUL-terminated
 };
 

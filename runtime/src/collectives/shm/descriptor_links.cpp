@@ -233,11 +233,14 @@ Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, 
       throw Error(Errc::timeout, reason, late);
     }
     long_wait.goes_on(leader);
+    if (spec.check) {
+      spec.check();
+    }
     pollfd wait{socket, POLLIN, 0};
     ::poll(&wait, 1, static_cast<int>(kPollInterval.count()));
   }
   if (received == Received::end) {
-    throw Error(Errc::collective,
+    throw Error(Errc::peer_lost,
                 fmt::format("rank {} (pid {}) ended before it sent the shared memory of {}", leader,
                             pid, describe(spec)),
                 leader);
@@ -249,8 +252,10 @@ Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, 
       kind == Message::Kind::gift) {
     // The rank comes from another process: it is used only if it is a rank of this group.
     const bool is_member = std::ranges::find(spec.ranks, message.rank) != spec.ranks.end();
-    throw Error(message.code == static_cast<int>(Errc::timeout) ? Errc::timeout : Errc::collective,
-                message.get_text(), is_member ? std::optional(message.rank) : std::nullopt);
+    const Errc code = message.code == static_cast<int>(Errc::timeout)     ? Errc::timeout
+                      : message.code == static_cast<int>(Errc::peer_lost) ? Errc::peer_lost
+                                                                          : Errc::collective;
+    throw Error(code, message.get_text(), is_member ? std::optional(message.rank) : std::nullopt);
   }
   if (received != Received::message || message.kind != kind) {
     throw Error(
@@ -296,6 +301,9 @@ class DescriptorLinks::Gathering {
         look_at_members();
         if (missing() < links_.size()) {
           give_up_after(deadline);
+          if (spec_.check) {
+            spec_.check();
+          }
           if (is_idle) {
             long_wait.goes_on(spec_.ranks[missing()]);
           }
@@ -432,7 +440,7 @@ class DescriptorLinks::Gathering {
     for (std::size_t r = 1; r < links_.size(); ++r) {
       Message message;
       if (links_[r].socket && receive(links_[r].socket.get(), message) == Received::end) {
-        throw Error(Errc::collective,
+        throw Error(Errc::peer_lost,
                     fmt::format("rank {} (pid {}) ended before {} was created", spec_.ranks[r],
                                 links_[r].pid, describe(spec_)),
                     spec_.ranks[r]);

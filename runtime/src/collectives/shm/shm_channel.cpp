@@ -101,6 +101,16 @@ SharedMapping SharedMapping::open(UniqueFd fd, std::size_t nbytes) {
   return map(std::move(fd), nbytes);
 }
 
+void SharedMapping::replace(SharedMapping&& other) {
+  // mremap(2) unmaps what is at the new address and moves the pages in one call.
+  void* const moved = ::mremap(data_, nbytes_, nbytes_, MREMAP_MAYMOVE | MREMAP_FIXED, other.data_);
+  if (moved == MAP_FAILED) {
+    throw Error(Errc::out_of_memory, fmt::format("cannot map {} bytes of shared memory again: {}",
+                                                 nbytes_, std::strerror(errno)));
+  }
+  data_ = std::exchange(other.data_, nullptr);
+}
+
 SharedMapping::SharedMapping(SharedMapping&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
@@ -240,6 +250,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
       break;
     }
     check_peer(peer, counter, target, what);
+    check_membership();
     long_wait.goes_on(global_rank(peer));
     if (std::chrono::steady_clock::now() > deadline) {
       int late = -1;
@@ -295,6 +306,17 @@ const char* ShmChannel::end_of(int peer) const {
   return dead ? "ended" : left ? "left the group" : nullptr;
 }
 
+void ShmChannel::check_membership() {
+  if (spec_.check) {
+    try {
+      spec_.check();
+    } catch (const Error& error) {
+      throw_if_aborted();
+      fail(error.what(), error.rank(), error.code());
+    }
+  }
+}
+
 void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                             const std::function<std::string()>& what) {
   const char* end = end_of(peer);
@@ -304,7 +326,7 @@ void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::
     throw_if_aborted();
     fail(fmt::format("rank {} (pid {}) {} before it reached {}", global_rank(peer),
                      pids_[static_cast<std::size_t>(peer)], end, what()),
-         global_rank(peer));
+         global_rank(peer), Errc::peer_lost);
   }
 }
 
@@ -334,19 +356,21 @@ void ShmChannel::throw_if_aborted() const {
   if (head_->abort_state.load(std::memory_order_acquire) == 2) {
     const std::int32_t rank = head_->abort_rank;
     const bool is_member = std::ranges::find(spec_.ranks, rank) != spec_.ranks.end();
-    throw Error(Errc::collective, abort_text(), is_member ? std::optional(rank) : std::nullopt);
+    throw Error(head_->abort_lost == 1 ? Errc::peer_lost : Errc::collective, abort_text(),
+                is_member ? std::optional(rank) : std::nullopt);
   }
 }
 
 // May race with aborts of other ranks and with `wait` on other threads. Only the winner of the
 // exchange writes the reason; readers use it only in state 2.
-void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
+void ShmChannel::abort(const std::string& reason, int at_fault, Errc code) noexcept {
   aborted_here_ = true;
   std::uint32_t none = 0;
   if (head_->abort_state.compare_exchange_strong(none, 1)) {
     const std::size_t length = std::min(reason.size(), kAbortText - 1);
     std::memcpy(head_->abort_text.data(), reason.data(), length);
     head_->abort_rank = at_fault;
+    head_->abort_lost = code == Errc::peer_lost ? 1 : 0;
     head_->abort_state.store(2, std::memory_order_release);
   }
   // This rank may leave at once, and peers that see that look for the reason. Another rank that is
@@ -363,9 +387,9 @@ void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
   }
 }
 
-void ShmChannel::fail(const std::string& reason, std::optional<int> at_fault) {
-  abort(reason, at_fault.value_or(-1));
-  throw Error(Errc::collective, reason, at_fault);
+void ShmChannel::fail(const std::string& reason, std::optional<int> at_fault, Errc code) {
+  abort(reason, at_fault.value_or(-1), code);
+  throw Error(code, reason, at_fault);
 }
 
 bool ShmChannel::all_reached(RankControl::Counter RankControl::*counter,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/base/own_process.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "collectives/group_spec.hpp"
@@ -26,6 +27,9 @@ class SharedMapping {
   /// memfd of `nbytes` with a sealed size: if the file shrank later, an access would end this
   /// process by SIGBUS. Throws Error(out_of_memory).
   static SharedMapping open(UniqueFd fd, std::size_t nbytes);
+  /// Moves the mapping to the address of `other`, whose memory it replaces. Both have the same
+  /// size. Throws Error(out_of_memory).
+  void replace(SharedMapping&& other);
   SharedMapping(SharedMapping&& other) noexcept;
   SharedMapping& operator=(SharedMapping&& other) noexcept;
   ~SharedMapping();
@@ -91,24 +95,27 @@ class ShmChannel {
   /// Sets a counter of this rank, after everything that it announces is written, and wakes the
   /// waiters.
   static void advance(RankControl::Counter& counter, std::uint32_t value) noexcept;
-  /// Returns when `counter` of group rank `peer` has reached `target`. Throws Error(collective) if
-  /// the group is aborted or the peer has ended or left, and Error(timeout) after the group's
-  /// timeout; both abort the group. `what` describes the awaited event and is called only for the
-  /// error.
+  /// Returns when `counter` of group rank `peer` has reached `target`. Throws Error(peer_lost) if
+  /// the peer has ended or left, what `throw_if_aborted` throws if the group is aborted, and
+  /// Error(timeout) after the group's timeout; all of them abort the group. `what` describes the
+  /// awaited event and is called only for the error.
   void wait(const RankControl::Counter& counter, std::uint32_t target, int peer,
             const std::function<std::string()>& what);
 
   /// Ends the group on all ranks. The first reason is kept. `at_fault`: the global rank that caused
-  /// it; -1: unknown.
-  void abort(const std::string& reason, int at_fault) noexcept;
+  /// it; -1: unknown. code: collective or peer_lost.
+  void abort(const std::string& reason, int at_fault, Errc code = Errc::collective) noexcept;
   /// The same, with this rank at fault.
-  void abort(const std::string& reason) noexcept { abort(reason, global_rank(rank())); }
+  void abort(const std::string& reason, Errc code = Errc::collective) noexcept {
+    abort(reason, global_rank(rank()), code);
+  }
   /// True if this rank called `abort`, even if another rank's reason came first.
   [[nodiscard]] bool aborted_here() const noexcept { return aborted_here_; }
-  /// Throws Error(collective) with the reason if the group is aborted.
+  /// Throws Error(collective | peer_lost) with the reason if the group is aborted.
   void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming the global rank `at_fault`, if known.
-  [[noreturn]] void fail(const std::string& reason, std::optional<int> at_fault);
+  [[noreturn]] void fail(const std::string& reason, std::optional<int> at_fault,
+                         Errc code = Errc::collective);
   /// The same for ranks that called different collectives as `number` of `group`. Waits at most
   /// `limit` for the ranks that have not reached `target`: only then is it known which calls are in
   /// the minority and therefore at fault. text_of: describes the call of a rank that has.
@@ -138,6 +145,8 @@ class ShmChannel {
   void give(const SharedMapping& mapping) const;
   void close_in_child() noexcept;
   [[nodiscard]] std::string abort_text() const;
+  /// Fails the group if GroupSpec::check throws.
+  void check_membership();
   /// Throws if `peer` can no longer advance `counter` to `target`.
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                   const std::function<std::string()>& what);

@@ -32,17 +32,21 @@ std::string call_text(const OpDescriptor& call, std::uint32_t sequence) {
 /// Owns one mapping of a segment, and removes the segment from the group's table at its end.
 class ShmGroup::Buffer final : public GroupBuffer {
  public:
-  Buffer(ShmGroup* group, SharedMapping mapping, std::list<Segment>::iterator segment,
-         std::size_t nbytes, std::size_t offset, int sharers)
-      : group_(group), mapping_(std::move(mapping)), segment_(segment) {
+  Buffer(std::shared_ptr<std::list<Segment>> segments, SharedMapping mapping,
+         std::list<Segment>::iterator segment, std::size_t nbytes, std::size_t offset, int sharers)
+      : segments_(std::move(segments)), mapping_(std::move(mapping)), segment_(segment) {
     data_ = mapping_.data() + offset;
     nbytes_ = nbytes;
     sharers_ = sharers;
   }
-  ~Buffer() override { group_->segments_.erase(segment_); }
+  ~Buffer() override { segments_->erase(segment_); }
+
+  [[nodiscard]] bool one_part() const noexcept { return segment_->stride == 0; }
+  /// Gives the mapping up: the buffer has no memory any more.
+  SharedMapping give_up() noexcept { return std::move(mapping_); }
 
  private:
-  ShmGroup* group_;
+  std::shared_ptr<std::list<Segment>> segments_;
   SharedMapping mapping_;
   std::list<Segment>::iterator segment_;
 };
@@ -205,7 +209,7 @@ void ShmGroup::progress() {
 
 // --- memory ---
 
-BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
+BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part, Buffer* replaced) {
   // Whole pages, so that each rank's part can be protected on its own.
   const std::size_t stride = (nbytes + 4095) / 4096 * 4096;
   const std::size_t total = one_part ? stride : stride * static_cast<std::size_t>(size());
@@ -223,11 +227,14 @@ BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
       true);
   work->wait_released();  // all ranks have mapped it
   mapping.close_descriptor();
+  if (replaced != nullptr) {
+    mapping.replace(replaced->give_up());
+  }
   // All ranks allocate in the same order, so the same number means the same segment on every rank.
-  segments_.push_back({next_segment_++, mapping.data(), total, one_part ? 0 : stride});
-  const auto segment = std::prev(segments_.end());
+  segments_->push_back({next_segment_++, mapping.data(), total, one_part ? 0 : stride});
+  const auto segment = std::prev(segments_->end());
   const std::size_t offset = one_part ? 0 : stride * static_cast<std::size_t>(rank());
-  return std::make_shared<Buffer>(this, std::move(mapping), segment, nbytes, offset,
+  return std::make_shared<Buffer>(segments_, std::move(mapping), segment, nbytes, offset,
                                   one_part ? size() : 1);
 }
 
@@ -243,6 +250,11 @@ BufferPtr ShmGroup::allocate_common(std::size_t nbytes) {
   return allocate(nbytes, true);
 }
 
+BufferPtr ShmGroup::renew(const BufferPtr& old) {
+  auto& replaced = dynamic_cast<Buffer&>(*old);
+  return allocate(old->nbytes(), replaced.one_part(), &replaced);
+}
+
 void ShmGroup::release_gathered(const BufferPtr& /*gathered*/) {
   // Shared memory: weights change only between two steps, which are already separated by a barrier.
   // Private memory: no other rank reads it.
@@ -250,7 +262,7 @@ void ShmGroup::release_gathered(const BufferPtr& /*gathered*/) {
 
 std::optional<ShmGroup::Place> ShmGroup::find(const void* data) const {
   const auto* byte = static_cast<const std::byte*>(data);
-  for (const Segment& each : segments_) {
+  for (const Segment& each : *segments_) {
     const std::byte* const own = each.base + each.stride * static_cast<std::size_t>(rank());
     if (byte >= own && byte < own + each.part_nbytes()) {
       return Place{&each, static_cast<std::size_t>(byte - own)};
@@ -270,9 +282,9 @@ void ShmGroup::describe_input(OpDescriptor& descriptor, const std::optional<Plac
 const std::byte* ShmGroup::input_of(int rank, std::uint32_t sequence, std::size_t begin,
                                     std::size_t nbytes, std::size_t width) {
   const OpDescriptor theirs = descriptor_of(rank, sequence);  // a copy: the peer may change it
-  const auto segment = std::find_if(segments_.begin(), segments_.end(),
+  const auto segment = std::find_if(segments_->begin(), segments_->end(),
                                     [&](const Segment& s) { return s.id == theirs.segment; });
-  if (segment == segments_.end()) {
+  if (segment == segments_->end()) {
     channel_.fail(fmt::format("rank {} refers to shared segment {} in {}, which does not exist",
                               channel_.global_rank(rank), theirs.segment, name_of(sequence)),
                   channel_.global_rank(rank));

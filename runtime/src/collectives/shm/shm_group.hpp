@@ -39,6 +39,7 @@ class ShmGroup final : public ProcessGroup {
   BufferPtr allocate_contribution(std::size_t nbytes) override;
   /// Gathered memory with one copy for the host, regardless of `share_gathered`. Collective.
   BufferPtr allocate_common(std::size_t nbytes);
+  BufferPtr renew(const BufferPtr& old) override;
   void release_gathered(const BufferPtr& gathered) override;
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -60,7 +61,9 @@ class ShmGroup final : public ProcessGroup {
   void defer_posts(bool defer) override;
   void progress() override;
   std::optional<std::string> failure() const override { return channel_.failure(); }
-  void abort(const std::string& reason) noexcept override { channel_.abort(reason); }
+  void abort(const std::string& reason, Errc code) noexcept override {
+    channel_.abort(reason, code);
+  }
 
  private:
   class Op;
@@ -102,7 +105,8 @@ class ShmGroup final : public ProcessGroup {
   [[nodiscard]] const OpDescriptor& descriptor_of(int rank, std::uint32_t sequence) const;
   [[nodiscard]] std::string name_of(std::uint32_t sequence) const;
 
-  BufferPtr allocate(std::size_t nbytes, bool one_part);
+  /// replaced: whose address the memory gets; null: any.
+  BufferPtr allocate(std::size_t nbytes, bool one_part, Buffer* replaced = nullptr);
   /// Place of `data` in this rank's part of a segment; empty if it is private memory.
   [[nodiscard]] std::optional<Place> find(const void* data) const;
   /// Bytes [begin, begin + nbytes) of the input that `rank` published for collective `sequence`, in
@@ -128,8 +132,9 @@ class ShmGroup final : public ProcessGroup {
   bool defers_ = false;          ///< `issue` does not post
   std::uint32_t completed_ = 0;  ///< number of the last collective executed
   std::int32_t next_segment_ = 0;
-  std::deque<OpPtr> pending_;    ///< posted and not executed, in order
-  std::list<Segment> segments_;  ///< erased by the buffers that own the mappings
+  std::deque<OpPtr> pending_;  ///< posted and not executed, in order
+  /// Erased by the buffers that own the mappings, which may outlive a group that was replaced.
+  std::shared_ptr<std::list<Segment>> segments_ = std::make_shared<std::list<Segment>>();
 };
 
 }  // namespace acc::collectives

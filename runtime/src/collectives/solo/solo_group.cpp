@@ -20,6 +20,11 @@ BufferPtr SoloGroup::allocate_contribution(std::size_t nbytes) {
   return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, kContributionMemory));
 }
 
+BufferPtr SoloGroup::renew(const BufferPtr& old) {
+  device_->zero(old->data(), old->nbytes(), device_->compute());
+  return old;
+}
+
 // Work on the compute stream is ordered before everything that the program issues later, so a
 // collective needs no wait: each returns a work that is complete.
 WorkPtr SoloGroup::done() const {

@@ -23,6 +23,7 @@ class SoloGroup : public ProcessGroup {
   bool shares_gathered_memory() const noexcept override { return true; }
   BufferPtr allocate_gathered(std::size_t nbytes) override;
   BufferPtr allocate_contribution(std::size_t nbytes) override;
+  BufferPtr renew(const BufferPtr& old) override;
   void release_gathered(const BufferPtr&) override {}
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -36,7 +37,9 @@ class SoloGroup : public ProcessGroup {
 
   void progress() override {}
   std::optional<std::string> failure() const override { return failure_.get(); }
-  void abort(const std::string& reason) noexcept override { failure_.set(reason); }
+  void abort(const std::string& reason, Errc code) noexcept override {
+    failure_.set(reason, std::nullopt, code);
+  }
 
  private:
   [[nodiscard]] WorkPtr done() const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
+#include "collectives/device_buffer.hpp"
 #include "device/device.hpp"
 
 #include <array>
@@ -41,6 +42,7 @@ class StagedGroup final : public ProcessGroup {
   bool shares_gathered_memory() const noexcept override { return false; }
   BufferPtr allocate_gathered(std::size_t nbytes) override;
   BufferPtr allocate_contribution(std::size_t nbytes) override;
+  BufferPtr renew(const BufferPtr&) override { refuse_renewal(describe()); }
   void release_gathered(const BufferPtr&) override {}
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -61,7 +63,7 @@ class StagedGroup final : public ProcessGroup {
   SentBytes sent() const noexcept override { return host_->sent(); }
   void progress() override;
   std::optional<std::string> failure() const override { return host_->failure(); }
-  void abort(const std::string& reason) noexcept override { host_->abort(reason); }
+  void abort(const std::string& reason, Errc code) noexcept override { host_->abort(reason, code); }
 
  private:
   class Op;

@@ -239,7 +239,7 @@ void Communicator::check_peers(const std::string& what, Clock::time_point deadli
     const std::string reason =
         fmt::format("timeout: NCCL did not finish {} over ranks {} in time{}", what,
                     fmt::join(spec_.ranks, ","), absent_ranks());
-    host_->abort(reason);
+    host_->abort(reason, Errc::collective);
     throw Error(Errc::timeout, reason);
   }
 }

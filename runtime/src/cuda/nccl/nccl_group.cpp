@@ -240,16 +240,16 @@ std::optional<std::string> NcclGroup::failure() const {
   return own ? own : host_->failure();
 }
 
-void NcclGroup::abort(const std::string& reason) noexcept {
-  end(reason);
+void NcclGroup::abort(const std::string& reason, Errc code) noexcept {
+  end(reason, code);
 }
 
-void NcclGroup::end(const std::string& reason) noexcept {
-  failure_.set(reason);
+void NcclGroup::end(const std::string& reason, Errc code) noexcept {
+  failure_.set(reason, std::nullopt, code);
   if (ended_.exchange(true)) {
     return;
   }
-  host_->abort(reason);
+  host_->abort(reason, code);
   // NCCL restores the thread's current device after the abort. On the watch's thread that would be
   // GPU 0, in which it would create a context.
   (void)cudaSetDevice(device_->index());

@@ -52,6 +52,9 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   collectives::BufferPtr allocate_contribution(std::size_t nbytes) override {
     return allocate(nbytes, collectives::kContributionMemory);
   }
+  collectives::BufferPtr renew(const collectives::BufferPtr&) override {
+    collectives::refuse_renewal(describe());
+  }
   void release_gathered(const collectives::BufferPtr&) override {}
 
   collectives::WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -69,7 +72,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   bool spans_machines() const noexcept override { return host_->spans_machines(); }
   void progress() override { host_->progress(); }
   std::optional<std::string> failure() const override;
-  void abort(const std::string& reason) noexcept override;
+  void abort(const std::string& reason, Errc code) noexcept override;
 
  private:
   class Issued;
@@ -88,7 +91,8 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
 
   // Watched, called on the watch's thread:
   std::optional<std::string> trouble() override;
-  void end(const std::string& reason) noexcept override;
+  void end(const std::string& reason) noexcept override { end(reason, Errc::collective); }
+  void end(const std::string& reason, Errc code) noexcept;
   bool ended() const noexcept override { return ended_; }
   std::optional<std::string> trouble_of(Running& oldest);
   /// Publishes in the store that this rank waits for the collective, for `late_ranks` of the

@@ -116,6 +116,13 @@ class ShardedGradient final : public FlatGradient {
     awaits_reduction_ = false;
   }
 
+  void renew_memory() override {
+    if (shard_) {
+      auto& group = context_.groups.replicate ? *context_.groups.replicate : *context_.groups.shard;
+      shard_ = group.renew(shard_);
+    }
+  }
+
   void add_to_unreduced() {
     const bool accumulate = unreduced_ != nullptr;
     if (!unreduced_) {

@@ -64,6 +64,7 @@ class WholeGradient final : public FlatGradient {
   }
 
   void discard() override { written_.close(); }
+  void renew_memory() override { buffer_ = context_.groups.world->renew(buffer_); }
 
   void end(bool reduces) {
     if (!program_adds(layout_.precision)) {

@@ -25,6 +25,7 @@ class Replicated final : public WeightStorage {
   void reshard(NextUse) override {}
   void publish() override { guard_.hide(memory_->data()); }
   void settle() override {}
+  void renew() override {}
   bool keeps_address() const override { return true; }
   std::int64_t held_nbytes() const override { return static_cast<std::int64_t>(memory_->nbytes()); }
 

@@ -70,6 +70,12 @@ class Resident final : public WeightStorage {
     }
   }
 
+  void renew() override {
+    gather_.reset();
+    full_ = group_.renew(full_);
+    stale_ = true;
+  }
+
   bool keeps_address() const override { return true; }
 
   std::int64_t held_nbytes() const override {

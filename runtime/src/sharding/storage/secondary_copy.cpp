@@ -51,6 +51,13 @@ void SecondaryCopy::settle() {
   }
 }
 
+void SecondaryCopy::renew() {
+  gather_.reset();
+  full_.reset();
+  memory_ = group_.renew(memory_);
+  valid_ = false;
+}
+
 void SecondaryCopy::reshard(const std::byte* full, NextUse next) {
   settle();  // the gather may have been started early and not used
   if (full_) {

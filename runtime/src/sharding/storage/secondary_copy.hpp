@@ -29,6 +29,7 @@ class SecondaryCopy {
   /// full: the weights gathered over the shard group; null if they were gathered from this copy.
   void reshard(const std::byte* full, NextUse next);
   void settle();
+  void renew();
   [[nodiscard]] std::int64_t held_nbytes() const;
 
  private:

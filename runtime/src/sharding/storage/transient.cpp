@@ -85,6 +85,17 @@ class Transient final : public WeightStorage {
       secondary_->settle();
     }
   }
+  void renew() override {
+    gather_.reset();
+    fetched_.reset();
+    full_.reset();
+    if (shard_memory_) {
+      shard_memory_ = group_.renew(shard_memory_);
+    }
+    if (secondary_) {
+      secondary_->renew();
+    }
+  }
   bool keeps_address() const override { return false; }
   std::int64_t held_nbytes() const override {
     return static_cast<std::int64_t>(shard_nbytes_) + (secondary_ ? secondary_->held_nbytes() : 0);

@@ -10,13 +10,13 @@ namespace {
 
 using enum AttemptAction;
 
-constexpr AttemptState kStates[] = {AttemptState::running, AttemptState::failing,
-                                    AttemptState::stopping, AttemptState::killing,
-                                    AttemptState::ended};
-constexpr AttemptEvent kEvents[] = {AttemptEvent::worker_succeeded, AttemptEvent::worker_failed,
-                                    AttemptEvent::cause_is_known,   AttemptEvent::all_ended,
-                                    AttemptEvent::stop_signal,      AttemptEvent::peer_failed,
-                                    AttemptEvent::time_is_over};
+constexpr AttemptState kStates[] = {AttemptState::running, AttemptState::replacing,
+                                    AttemptState::failing, AttemptState::stopping,
+                                    AttemptState::killing, AttemptState::ended};
+constexpr AttemptEvent kEvents[] = {
+    AttemptEvent::worker_succeeded, AttemptEvent::worker_failed, AttemptEvent::worker_lost,
+    AttemptEvent::cause_is_known,   AttemptEvent::all_ended,     AttemptEvent::stop_signal,
+    AttemptEvent::peer_failed,      AttemptEvent::time_is_over,  AttemptEvent::all_rejoined};
 
 struct Run {
   AttemptState state = AttemptState::running;
@@ -39,33 +39,52 @@ TEST_CASE("attempt table: the transition of each state and event") {
   using enum AttemptState;
   const AttemptStep expected[kAttemptStates][kAttemptEvents] = {{{running, none},
                                                                  {failing, find_cause},
+                                                                 {replacing, replace},
                                                                  {running, none},
                                                                  {ended, finish},
                                                                  {stopping, stop},
                                                                  {stopping, stop},
+                                                                 {running, none},
                                                                  {running, none}},
+                                                                {{replacing, none},
+                                                                 {failing, find_cause},
+                                                                 {replacing, replace},
+                                                                 {replacing, none},
+                                                                 {ended, finish},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop},
+                                                                 {failing, blame_lost},
+                                                                 {running, go_on}},
                                                                 {{failing, none},
                                                                  {failing, none},
+                                                                 {failing, none},
                                                                  {stopping, stop},
                                                                  {failing, none},
                                                                  {stopping, stop},
                                                                  {stopping, stop},
-                                                                 {stopping, stop}},
+                                                                 {stopping, stop},
+                                                                 {failing, none}},
                                                                 {{stopping, none},
+                                                                 {stopping, none},
                                                                  {stopping, none},
                                                                  {stopping, none},
                                                                  {ended, finish},
                                                                  {killing, kill},
                                                                  {stopping, none},
-                                                                 {killing, kill}},
+                                                                 {killing, kill},
+                                                                 {stopping, none}},
                                                                 {{killing, none},
+                                                                 {killing, none},
                                                                  {killing, none},
                                                                  {killing, none},
                                                                  {ended, finish},
                                                                  {killing, none},
                                                                  {killing, none},
-                                                                 {ended, give_up}},
+                                                                 {ended, give_up},
+                                                                 {killing, none}},
                                                                 {{ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
                                                                  {ended, none},
                                                                  {ended, none},
                                                                  {ended, none},
@@ -86,7 +105,8 @@ TEST_CASE("attempt table: invariants of all transitions") {
   for (const AttemptState state : kStates) {
     for (const AttemptEvent event : kEvents) {
       const AttemptStep step = attempt_step(state, event);
-      CHECK(step.next >= state);  // states only advance
+      // States only advance, except when all workers have rejoined.
+      CHECK((step.next >= state || event == AttemptEvent::all_rejoined));
       CHECK((step.next == AttemptState::ended && state != AttemptState::ended) ==
             (step.action == finish || step.action == give_up));
       if (state == AttemptState::failing) {  // the cause may be on another machine
@@ -111,6 +131,14 @@ TEST_CASE("attempt table: actions of complete runs") {
   CHECK(Run{peer_failed, peer_failed, worker_failed, all_ended}.actions == Actions{stop, finish});
   CHECK(Run{worker_failed, time_is_over, time_is_over, time_is_over}.actions ==
         Actions{find_cause, stop, kill, give_up});
+  CHECK(Run{worker_lost, worker_lost, all_rejoined, worker_succeeded, all_ended}.actions ==
+        Actions{replace, replace, go_on, finish});
+  CHECK(Run{worker_lost, all_rejoined, worker_failed, cause_is_known, all_ended}.actions ==
+        Actions{replace, go_on, find_cause, stop, finish});
+  CHECK(Run{worker_lost, time_is_over, cause_is_known, worker_lost, all_ended}.actions ==
+        Actions{replace, blame_lost, stop, finish});
+  CHECK(Run{worker_lost, worker_failed, cause_is_known, all_rejoined, all_ended}.actions ==
+        Actions{replace, find_cause, stop, finish});
 }
 
 }  // namespace

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/base/membership_page.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <system_error>
+#include <utility>
+
+namespace acc {
+
+/// Zero-filled memory is a page in epoch 0 that no worker has joined.
+struct MembershipPage::Layout {
+  std::atomic<std::uint32_t> changes;  ///< of `epoch` and `over`; waiters sleep on it
+  std::atomic<std::uint32_t> epoch;
+  std::atomic<std::uint32_t> over;  ///< 1: `reason` is written
+  std::uint32_t replaces;
+  std::array<char, 496> reason;                           ///< NUL-terminated
+  std::array<std::atomic<std::uint32_t>, kSlots> joined;  ///< 1 + epoch; 0: none
+
+  void changed() noexcept {
+    changes.fetch_add(1);
+    ::syscall(SYS_futex, &changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+};
+
+MembershipPage::MembershipPage(UniqueFd fd) : fd_(std::move(fd)) {
+  static_assert(sizeof(Layout) == 4096);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Layout), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (memory == MAP_FAILED) {
+    throw Error(Errc::out_of_memory, fmt::format("cannot map the page of the job's membership: {}",
+                                                 std::generic_category().message(errno)));
+  }
+  page_ = static_cast<Layout*>(memory);
+}
+
+MembershipPage MembershipPage::create(bool replaces) {
+  UniqueFd fd(::memfd_create("acc-membership", MFD_CLOEXEC));
+  if (!fd || ::ftruncate(fd.get(), sizeof(Layout)) != 0) {
+    throw Error(Errc::out_of_memory, fmt::format("cannot make the page of the job's membership: {}",
+                                                 std::generic_category().message(errno)));
+  }
+  MembershipPage page(std::move(fd));
+  page.page_->replaces = replaces ? 1 : 0;
+  return page;
+}
+
+MembershipPage::MembershipPage(const std::string& path)
+    : MembershipPage([&] {
+        UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+        struct stat state {};
+        if (!fd || ::fstat(fd.get(), &state) != 0 ||
+            state.st_size != static_cast<off_t>(sizeof(Layout))) {
+          throw Error(Errc::config,
+                      fmt::format("{} is not the page of a job's membership that the launcher of "
+                                  "this worker has made",
+                                  path));
+        }
+        return fd;
+      }()) {
+  fd_.reset();  // the mapping is all that is needed
+}
+
+MembershipPage::MembershipPage(MembershipPage&& other) noexcept
+    : fd_(std::move(other.fd_)), page_(std::exchange(other.page_, nullptr)) {}
+
+MembershipPage::~MembershipPage() {
+  if (page_ != nullptr) {
+    ::munmap(page_, sizeof(Layout));
+  }
+}
+
+std::uint32_t MembershipPage::epoch() const noexcept {
+  return page_->epoch.load();
+}
+
+bool MembershipPage::replaces() const noexcept {
+  return page_->replaces != 0;
+}
+
+void MembershipPage::advance() noexcept {
+  page_->epoch.fetch_add(1);
+  page_->changed();
+}
+
+void MembershipPage::end_round(std::string_view reason) noexcept {
+  if (page_->over.load() == 0) {
+    std::memcpy(page_->reason.data(), reason.data(),
+                std::min(reason.size(), page_->reason.size() - 1));
+    page_->over.store(1);
+    page_->changed();
+  }
+}
+
+std::optional<std::string> MembershipPage::round_end() const {
+  if (page_->over.load() == 0) {
+    return std::nullopt;
+  }
+  // Any worker may have written the page.
+  return printable({page_->reason.data(), ::strnlen(page_->reason.data(), page_->reason.size())});
+}
+
+void MembershipPage::check(std::uint32_t epoch) const {
+  if (auto reason = round_end()) {
+    throw Error(Errc::peer_lost, *reason);
+  }
+  if (page_->epoch.load() != epoch) {
+    throw Error(Errc::peer_lost, "the job has lost a rank, which another process takes over");
+  }
+}
+
+bool MembershipPage::await_change(std::uint32_t seen, std::chrono::milliseconds timeout) const {
+  using Clock = std::chrono::steady_clock;
+  // A limit for each sleep, so that no timeout is too long for the clock.
+  constexpr std::chrono::milliseconds kSleep{1000};
+  const auto begin = Clock::now();
+  while (true) {
+    const std::uint32_t changes = page_->changes.load();
+    if (page_->epoch.load() != seen || page_->over.load() != 0) {
+      return true;
+    }
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+    if (waited >= timeout) {
+      return false;
+    }
+    const auto sleep = std::min(kSleep, timeout - waited);
+    const timespec time{.tv_sec = static_cast<time_t>(sleep.count() / 1000),
+                        .tv_nsec = static_cast<long>(sleep.count() % 1000) * 1'000'000};
+    ::syscall(SYS_futex, &page_->changes, FUTEX_WAIT, changes, &time, nullptr, 0);
+  }
+}
+
+void MembershipPage::joined(int slot, std::uint32_t epoch) noexcept {
+  if (slot >= 0 && slot < kSlots) {
+    page_->joined[static_cast<std::size_t>(slot)].store(epoch + 1);
+  }
+}
+
+bool MembershipPage::has_joined(int slot, std::uint32_t epoch) const noexcept {
+  return slot < 0 || slot >= kSlots ||
+         page_->joined[static_cast<std::size_t>(slot)].load() == epoch + 1;
+}
+
+}  // namespace acc

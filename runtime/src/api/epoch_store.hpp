@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/base/membership_page.hpp"
+#include "acc/rendezvous/prefix_store.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::detail {
+
+/// The job's store while the membership is in one epoch. A wait for a key ends with
+/// Error(peer_lost) when the next epoch begins: the rank that should set it may be gone. Clones
+/// wait as long as they are told.
+class EpochStore final : public rendezvous::PrefixStore {
+ public:
+  EpochStore(std::shared_ptr<const MembershipPage> page, std::uint32_t epoch,
+             std::shared_ptr<rendezvous::Store> store);
+
+  std::string get(std::string_view key, Milliseconds timeout) override;
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override;
+  std::vector<std::string> multi_get(std::span<const std::string> keys,
+                                     Milliseconds timeout) override;
+
+ private:
+  std::shared_ptr<const MembershipPage> page_;
+  std::uint32_t epoch_;
+};
+
+}  // namespace acc::detail

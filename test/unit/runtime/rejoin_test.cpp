@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/base/membership_page.hpp"
+#include "acc/base/unique_fd.hpp"
+#include "acc/rendezvous/prefix_store.hpp"
+#include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/tcp_store.hpp"
+#include "acc/runtime.hpp"
+#include "acc/runtime/checkpoint_series.hpp"
+#include "support/module_net.hpp"
+#include "support/run_ranks.hpp"
+#include "support/saved_step.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+// Ranks, as processes, of which some are killed and replaced while the others go on.
+namespace {
+
+namespace fs = std::filesystem;
+using acc::Errc;
+using acc::Error;
+using acc::MembershipPage;
+using acc::settings::Strategy;
+using acc::test::Job;
+using acc::test::ModuleNet;
+using acc::test::TemporaryFolder;
+
+constexpr int kSteps = 8;
+
+/// Where in a step a rank is killed.
+enum class Place { forward, backward, before_step, before_save, while_peers_save };
+
+struct Kill {
+  int rank;
+  int step;  ///< number of steps made before it
+  Place place;
+};
+
+/// A process; killed with the test.
+pid_t run_process(const std::function<void()>& body) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int status = 1;
+    try {
+      body();
+      status = 0;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "rejoin_test: %s\n", error.what());
+    }
+    std::_Exit(status);
+  }
+  return child;
+}
+
+/// A store in a process of its own, because the processes of ranks are made by fork.
+class StoreProcess {
+ public:
+  StoreProcess() {
+    std::array<int, 2> pipe{};
+    REQUIRE(::pipe(pipe.data()) == 0);
+    pid_ = run_process([&] {
+      boost::asio::io_context io;
+      const acc::rendezvous::Server server(io, "127.0.0.1", 0, {.forms_rounds = false});
+      const std::uint16_t port = server.port();
+      (void)!::write(pipe[1], &port, sizeof port);
+      io.run();
+    });
+    REQUIRE(::read(pipe[0], &port_, sizeof port_) == sizeof port_);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+  }
+  ~StoreProcess() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  StoreProcess(const StoreProcess&) = delete;
+  StoreProcess& operator=(const StoreProcess&) = delete;
+
+  [[nodiscard]] std::unique_ptr<acc::rendezvous::Store> connect(const std::string& run) const {
+    return std::make_unique<acc::rendezvous::PrefixStore>(
+        run,
+        std::make_unique<acc::rendezvous::TcpStore>("127.0.0.1", port_, std::chrono::seconds(30)));
+  }
+
+ private:
+  pid_t pid_ = 0;
+  std::uint16_t port_ = 0;
+};
+
+/// Number of descriptors, and of mappings of memory that ranks share.
+std::array<std::ptrdiff_t, 2> held() {
+  std::ifstream maps("/proc/self/maps");
+  std::ptrdiff_t shared = 0;
+  for (std::string line; std::getline(maps, line);) {
+    shared += line.find("memfd:acc") != std::string::npos ? 1 : 0;
+  }
+  return {std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()), shared};
+}
+
+/// The process of one rank.
+struct Rank {
+  const Job& job;
+  const StoreProcess& store;
+  std::string page;    ///< path of the membership page
+  std::string memory;  ///< path of the memory for snapshots; empty: none
+  fs::path folder;
+  std::optional<Kill> kill;
+
+  void die_at(Place place, const acc::Optimizer& optimizer) const {
+    if (kill && kill->place == place && optimizer.steps() == kill->step) {
+      ::kill(::getpid(), SIGKILL);
+    }
+  }
+
+  void run(int rank) const {
+    auto settings = acc::test::settings_of(job, rank);
+    settings.membership = page;
+    settings.snapshot_memory = memory;
+    auto runtime = acc::Runtime::from_settings(settings, store.connect(folder.string()));
+    auto model = runtime.model(1);
+    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}},
+                          {"block", "Block", 0, {{"weight", 140}, {"bias", 17}}},
+                          {"head", "Head", 0, {{"weight", 61}}}});
+    auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    const acc::CheckpointSeries series(runtime, (folder / "series").string(), {});
+    (void)series.resume(model, optimizer);
+    std::map<std::string, const void*> addresses;
+    std::optional<std::array<std::ptrdiff_t, 2>> held_before;
+    const auto look = [&](std::size_t unit) {
+      if (net.unit(unit).keeps_addresses()) {
+        const auto guard = model.no_grad();
+        auto use = net.unit(unit).forward();
+        const void* const now = use.raw(net.parameter(unit, 0));
+        use.end();
+        const auto [known, is_new] = addresses.try_emplace(net.unit(unit).name(), now);
+        if (!is_new && known->second != now) {
+          throw std::runtime_error("the address of unit " + known->first + " has changed");
+        }
+      }
+    };
+    bool has_rejoined = false;
+    while (optimizer.steps() < kSteps) {
+      try {
+        step(runtime, net, optimizer, series, rank);
+        look(1);
+        look(2);
+        if (!held_before && optimizer.steps() == 2) {
+          held_before = held();
+        }
+      } catch (const Error& error) {
+        if (error.code() != Errc::peer_lost) {
+          throw;
+        }
+        // Everything fails until the rank rejoins, in the same way.
+        try {
+          runtime.barrier();
+          throw std::runtime_error("a collective of a lost group succeeded");
+        } catch (const Error& again) {
+          if (again.code() != Errc::peer_lost) {
+            throw;
+          }
+        }
+        (void)series.rejoin(model, optimizer);
+        has_rejoined = true;
+      }
+    }
+    write_weights(net, rank);
+    if (has_rejoined && held_before && held() != *held_before) {
+      const auto now = held();
+      throw std::runtime_error(fmt::format("{} descriptors and {} mappings before, {} and {} after",
+                                           (*held_before)[0], (*held_before)[1], now[0], now[1]));
+    }
+    runtime.barrier();
+  }
+
+  void write_weights(ModuleNet& net, int rank) const {
+    std::ofstream out(folder / fmt::format("weights.{}", rank));
+    for (const auto& [name, values] : net.read()) {
+      out << name;
+      for (const float value : values) {
+        out << fmt::format(" {:a}", value);
+      }
+      out << "\n";
+    }
+  }
+
+  void step(acc::Runtime& runtime, ModuleNet& net, acc::Optimizer& optimizer,
+            const acc::CheckpointSeries& series, int rank) const {
+    if (kill && kill->place == Place::forward && optimizer.steps() == kill->step) {
+      const auto use = net.unit(0).forward();
+      ::kill(::getpid(), SIGKILL);
+    }
+    const auto gradient = acc::test::usual_gradient(rank, static_cast<int>(optimizer.steps()));
+    net.micro_step([&](const std::string& name, int element, float weight) {
+      die_at(Place::backward, optimizer);
+      return gradient(name, element, weight);
+    });
+    die_at(Place::before_step, optimizer);
+    optimizer.step();
+    (void)runtime.mean(1.0);
+    die_at(Place::before_save, optimizer);
+    (void)series.keep_in_memory(net.model(), optimizer, acc::test::at_step(optimizer.steps()));
+    if (optimizer.steps() == 3) {
+      if (kill && kill->place == Place::while_peers_save) {
+        ::kill(::getpid(), SIGKILL);
+      }
+      series.save(net.model(), optimizer, acc::test::at_step(optimizer.steps()));
+    }
+  }
+};
+
+/// Runs a job as its launcher would: replaces the ranks that are killed. Returns the weights of all
+/// ranks, as text.
+std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
+                                 const std::vector<Kill>& kills) {
+  const TemporaryFolder folder;
+  auto page = MembershipPage::create(true);
+  const auto path_of = [](int fd) { return fmt::format("/proc/{}/fd/{}", ::getpid(), fd); };
+  std::vector<acc::UniqueFd> memories;
+  std::map<pid_t, int> ranks;
+  std::vector<bool> was_killed(static_cast<std::size_t>(job.world_size));
+  const auto start = [&](int rank, std::optional<Kill> kill) {
+    const Rank process{.job = job,
+                       .store = store,
+                       .page = path_of(page.fd()),
+                       .memory = path_of(memories[static_cast<std::size_t>(rank)].get()),
+                       .folder = folder.path(),
+                       .kill = kill};
+    ranks[run_process([&] { process.run(rank); })] = rank;
+  };
+  for (int rank = 0; rank < job.world_size; ++rank) {
+    memories.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
+  }
+  for (int rank = 0; rank < job.world_size; ++rank) {
+    std::optional<Kill> own;
+    for (const Kill& kill : kills) {
+      own = kill.rank == rank ? std::optional(kill) : own;
+    }
+    start(rank, own);
+  }
+  bool all_ended_well = true;
+  while (!ranks.empty()) {
+    int status = 0;
+    const pid_t ended = ::waitpid(-1, &status, 0);
+    const auto found = ranks.find(ended);
+    if (found == ranks.end()) {
+      continue;
+    }
+    const int rank = found->second;
+    ranks.erase(found);
+    if (WIFSIGNALED(status) && !was_killed[static_cast<std::size_t>(rank)]) {
+      was_killed[static_cast<std::size_t>(rank)] = true;
+      page.advance();
+      start(rank, {});
+    } else if (status != 0) {
+      all_ended_well = false;
+      page.end_round("a rank has failed");
+    }
+  }
+  CHECK(all_ended_well);
+  for (const Kill& kill : kills) {
+    CHECK(was_killed[static_cast<std::size_t>(kill.rank)]);
+  }
+  std::vector<std::string> weights;
+  for (int rank = 0; rank < job.world_size; ++rank) {
+    const fs::path file = folder.path() / fmt::format("weights.{}", rank);
+    weights.push_back(fs::exists(file) ? acc::test::file_text(file.string()) : "");
+  }
+  return weights;
+}
+
+Job job_of(Strategy strategy, int ranks, int machines = 1) {
+  Job job = acc::test::job_of(strategy, ranks, machines);
+  job.sharding.memory_checkpoint_every = 2;
+  job.sharding.shard_size = strategy == Strategy::hybrid_shard ? ranks / 2 : 0;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("ranks go on in their processes when another one is killed and replaced") {
+  const StoreProcess store;
+  struct Layout {
+    std::string name;
+    Job job;
+    std::vector<std::vector<Kill>> histories;
+  };
+  Job copies = job_of(Strategy::full_shard, 2);
+  copies.copy_gathers = true;
+  const std::vector<Layout> layouts = {
+      {"shm, all places",
+       job_of(Strategy::full_shard, 3),
+       {{{1, 4, Place::forward}},
+        {{1, 5, Place::backward}},
+        {{0, 4, Place::before_step}},
+        {{2, 5, Place::before_save}},
+        {{1, 3, Place::while_peers_save}},
+        {{0, 0, Place::backward}},
+        {{1, 5, Place::backward}, {2, 5, Place::backward}}}},
+      {"whole gradients", job_of(Strategy::shard_grad_op, 2), {{{0, 5, Place::backward}}}},
+      {"replicas", job_of(Strategy::no_shard, 2), {{{1, 4, Place::before_step}}}},
+      {"hybrid", job_of(Strategy::hybrid_shard, 4), {{{3, 5, Place::backward}}}},
+      {"copied gathers", copies, {{{1, 4, Place::backward}}}},
+      {"gloo", job_of(Strategy::full_shard, 2, 2), {{{1, 4, Place::backward}}}},
+      {"hierarchical",
+       job_of(Strategy::full_shard, 4, 2),
+       {{{1, 5, Place::backward}}, {{0, 4, Place::before_step}}}},
+  };
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.name);
+    const auto expected = run_job(layout.job, store, {});
+    REQUIRE_FALSE(expected.front().empty());
+    for (const auto& history : layout.histories) {
+      CAPTURE(history.front().rank);
+      CAPTURE(static_cast<int>(history.front().place));
+      CHECK(run_job(layout.job, store, history) == expected);
+    }
+  }
+}
+
+TEST_CASE("a rank whose launcher replaces none cannot rejoin, and says so") {
+  const auto page = MembershipPage::create(false);
+  for (const bool has_page : {false, true}) {
+    acc::settings::RuntimeSettings settings;
+    settings.membership = has_page ? fmt::format("/proc/self/fd/{}", page.fd()) : "";
+    const TemporaryFolder folder;
+    auto runtime = acc::Runtime::from_settings(settings, nullptr);
+    auto model = runtime.model(1);
+    ModuleNet net(model, {{"", "Net", -1, {{"weight", 3}}}});
+    auto optimizer = model.optimizer(acc::Sgd{});
+    const acc::CheckpointSeries series(runtime, folder.path().string(), {});
+    try {
+      (void)series.rejoin(model, optimizer);
+      FAIL("it has rejoined");
+    } catch (const Error& error) {
+      CHECK(error.code() == Errc::not_supported);
+      CHECK(std::string(error.what()).find("--rejoin") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a round that is over ends the waits of its ranks with the reason") {
+  for (const int machines : {1, 2}) {
+    auto page = MembershipPage::create(false);
+    std::optional<Errc> code;  // of rank 1, like `said`
+    std::string said;
+    std::atomic<bool> has_ended = false;
+    acc::test::run_ranks(job_of(Strategy::full_shard, 2, machines), [&](auto settings, auto store) {
+      const int rank = settings.identity.rank;
+      settings.membership = fmt::format("/proc/self/fd/{}", page.fd());
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      try {
+        if (rank == 0) {
+          page.end_round("machine 3 is\nlost");
+          page.end_round("another reason");
+        }
+        while (rank == 1) {  // rank 0 takes part in none
+          runtime.barrier();
+        }
+      } catch (const Error& error) {
+        code = error.code();
+        said = error.what();
+        has_ended = true;
+        has_ended.notify_all();
+      }
+      if (rank == 0) {  // which must not leave before
+        has_ended.wait(false);
+      }
+    });
+    CHECK(code == Errc::peer_lost);
+    CHECK(said.starts_with("machine 3 is"));
+    CHECK(said.find('\n') == std::string::npos);
+  }
+}
