@@ -205,7 +205,7 @@ INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE = 0, 3, 4
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
     "gradient_buffer_bytes", "device_bytes", "device_peak_bytes", "pinned_bytes", "buffer_bytes",
-    "snapshot_bytes")))
+    "snapshot_bytes", "nvme_bytes", "nvme_buffer_bytes")))
 TrafficReport = sized("TrafficReport", *((name, c.c_int64) for name in (
     "gathered_elements", "gathered_elements_moved", "gather_calls", "reduced_elements",
     "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements",

@@ -40,6 +40,8 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
   check_near(found.at("gathered_bytes"), foretold.gathered);
   check_near(found.at("gradient_buffer_bytes"), foretold.gradient_buffers);
   check_near(found.at("snapshot_bytes"), foretold.snapshot);
+  check_near(found.at("nvme_bytes"), foretold.nvme);
+  check_near(found.at("nvme_buffer_bytes"), foretold.nvme_buffers);
 }
 
 /// DeepSpeed's defaults: the whole model is smaller than the reuse distance, and stays gathered.
@@ -109,6 +111,31 @@ TEST_CASE("estimate-memory: on the CPU an offload changes nothing, since all is 
   check({zero("2", optimizer), Strategy::shard_grad_op, false, Offload::optimizer, false});
   check({zero("3", {"--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"}),
          Strategy::full_shard, false, Offload::all});
+}
+
+TEST_CASE("estimate-memory: offload to NVMe: bytes in files, and the memory of their buffers") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path();
+  const Words optimizer = {"--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path",
+                           path};
+  Words all = {"--offload_param_device", "nvme", "--offload_param_nvme_path", path};
+  all.insert(all.end(), optimizer.begin(), optimizer.end());
+  for (EstimateCase each :
+       {EstimateCase{zero("1", optimizer), Strategy::shard_optimizer},
+        EstimateCase{zero("2", optimizer), Strategy::shard_grad_op, false, Offload::none, false},
+        EstimateCase{zero("3", all), Strategy::full_shard}}) {
+    const bool weights = each.strategy == Strategy::full_shard;
+    each.adjust = [weights](TrainingSize& size) {
+      size.nvme = weights ? Offload::all : Offload::optimizer;
+    };
+    // Nothing is kept: neither small parameters nor units that are used again.
+    const std::map<std::string, std::string> variables = {
+        {"ACC_STAGE3_PARAM_PERSISTENCE_THRESHOLD", "0"}, {"ACC_STAGE3_MAX_REUSE_DISTANCE", "0"}};
+    check(each, variables);
+    each.flags.insert(each.flags.end(), kBf16.begin(), kBf16.end());
+    each.sixteen_bit = true;
+    check(each, variables);
+  }
 }
 
 TEST_CASE("estimate-memory: weights loaded in 16 bits without mixed precision") {

@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace acc::test {
 
@@ -48,6 +50,19 @@ inline std::set<std::string> names_in(const std::filesystem::path& folder) {
     names.insert(entry.path().filename().string());
   }
   return names;
+}
+
+/// Returns the open files of this process in `folder` that have no name, as paths in /proc.
+inline std::vector<std::filesystem::path> nameless_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(each.path(), gone).string();
+    if (target.starts_with(folder.string()) && target.ends_with(" (deleted)")) {
+      found.push_back(each.path());
+    }
+  }
+  return found;
 }
 
 }  // namespace acc::test

@@ -40,7 +40,7 @@ constexpr std::array kRankColumns = {
     "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
     "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
     "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "kept_bytes",
-    "device_peak_bytes",     "snapshot_bytes",
+    "device_peak_bytes",     "snapshot_bytes",    "nvme_bytes",           "nvme_buffer_bytes",
 };
 
 /// Returns the proportional set size (PSS) of this process. The kernel walks all pages to compute
@@ -81,7 +81,9 @@ RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
           real(gpt.activation_bytes()),
           real(gpt.kept_bytes()),
           real(memory.device_peak_bytes),
-          real(memory.snapshot_bytes)};
+          real(memory.snapshot_bytes),
+          real(memory.nvme_bytes),
+          real(memory.nvme_buffer_bytes)};
 }
 
 /// Converts the gathered rows to one JSON object per rank.

@@ -48,7 +48,7 @@ constexpr ProgramsKey refused(const settings::SettingRow& row) {
 }
 
 // Keys that are not refused do not concern the runtime: logging, data loading, Python modules, and
-// offload to NVMe, which is refused itself.
+// buffers of DeepSpeed's offload to NVMe that the runtime does not have.
 constexpr ProgramsKey kKeys[] = {
     count("train_batch_size", "", "1.."),
     count("train_micro_batch_size_per_gpu", "", "1.."),
@@ -92,7 +92,6 @@ constexpr ProgramsKey kKeys[] = {
     count("zero_optimization.offload_param.max_in_cpu", "1e9"),
     refused(flag("zero_optimization.offload_param.pin_memory", "true")),
 
-    count("zero_optimization.offload_optimizer.buffer_count", "4", "1.."),
     refused(flag("zero_optimization.offload_optimizer.pin_memory", "true")),
     flag("zero_optimization.offload_optimizer.pipeline_read", "false"),
     flag("zero_optimization.offload_optimizer.pipeline_write", "false"),
@@ -121,12 +120,7 @@ constexpr ProgramsKey kKeys[] = {
 
     refused(key("data_types.grad_accum_dtype", settings::Type::choice, "fp32", "fp32|fp16|bf16")),
 
-    count("aio.block_size", "1048576", "1.."),
-    count("aio.queue_depth", "8", "1.."),
-    count("aio.intra_op_parallelism", "1", "1.."),
-    flag("aio.single_submit", "false"),
-    flag("aio.overlap_events", "true"),
-    flag("aio.use_gds", "false"),
+    refused(flag("aio.use_gds", "false")),
 };
 
 constexpr std::array kBlocks = {"zero_optimization"sv,

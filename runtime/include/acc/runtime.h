@@ -411,9 +411,11 @@ typedef struct acc_memory_report {
   int64_t pinned_bytes;
   int64_t buffer_bytes;
   int64_t snapshot_bytes;
+  int64_t nvme_bytes;
+  int64_t nvme_buffer_bytes;
 } acc_memory_report;
 #define ACC_MEMORY_REPORT_INITIALIZER \
-  { sizeof(acc_memory_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(acc_memory_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 ACC_API acc_status acc_model_memory(const acc_model* model, acc_memory_report* report) ACC_NOEXCEPT;
 
 /* Elements that this rank passed to collectives since the last reset. acc/runtime/reports.hpp

@@ -182,6 +182,7 @@ void Model::zero_grad() {
 std::vector<ParameterShard> Model::shards() {
   return guarded(state_->context().groups, [&] {
     state_->finalize();
+    state_->check_host_weights();
     state_->late_copies.expose_weights(*state_->context().updater);
     return state_->shards(false);
   });
@@ -272,6 +273,7 @@ std::int64_t Optimizer::steps() const {
   return mine(state_).steps;
 }
 std::vector<ParameterShard> Optimizer::shards() const {
+  mine(state_).model().check_host_weights();
   return mine(state_).shards_for_program();
 }
 

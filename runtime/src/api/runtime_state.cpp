@@ -69,9 +69,11 @@ void check_supported(const settings::RuntimeSettings& settings) {
     }
   };
   // Offload to the CPU is never refused: on the CPU device everything is in host memory anyway.
-  refuse(asked.offload_param == settings::OffloadDevice::nvme, "offload of parameters to nvme");
-  refuse(asked.offload_optimizer == settings::OffloadDevice::nvme,
-         "offload of the optimizer to nvme");
+  const bool gpu = settings.device == settings::Device::cuda;
+  refuse(gpu && asked.offload_param == settings::OffloadDevice::nvme,
+         "offload of parameters to nvme on a GPU");
+  refuse(gpu && asked.offload_optimizer == settings::OffloadDevice::nvme,
+         "offload of the optimizer to nvme on a GPU");
   refuse(!asked.unsupported.empty(), asked.unsupported + " (of the DeepSpeed file)");
   if (!refused.empty()) {
     throw Error(Errc::not_supported,

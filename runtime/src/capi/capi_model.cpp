@@ -219,7 +219,7 @@ acc_status acc_model_memory(const acc_model* model, acc_memory_report* report) n
          {sizeof(acc_memory_report), found.parameter_bytes, found.gradient_bytes,
           found.optimizer_bytes, found.gathered_bytes, found.gradient_buffer_bytes,
           found.device_bytes, found.device_peak_bytes, found.pinned_bytes, found.buffer_bytes,
-          found.snapshot_bytes},
+          found.snapshot_bytes, found.nvme_bytes, found.nvme_buffer_bytes},
          "report");
   });
 }

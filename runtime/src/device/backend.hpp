@@ -41,7 +41,7 @@ class Backend {
 
 /// Version of the binary interface. Increase it at every incompatible change of this header,
 /// device.hpp or process_group.hpp.
-inline constexpr int kBackendVersion = 5;
+inline constexpr int kBackendVersion = 6;
 inline constexpr const char* kBackendEntry = "acc_cuda_backend";
 /// Type of the entry function. It returns null if it does not implement `version`.
 using BackendEntry = Backend* (*)(int version);

@@ -142,6 +142,10 @@ class Device {
   [[nodiscard]] virtual std::string hardware_id() const = 0;
 
   // --- memory
+  /// True if the host may read and write this memory of the device itself, without `copy`.
+  [[nodiscard]] virtual bool host_can_use(const void* /*memory*/) const {
+    return kind() == settings::Device::cpu;
+  }
   /// Allocates device memory, aligned to 256 bytes and zero-filled on the compute stream: other
   /// streams must wait for that stream before they use it. `what` is the purpose in reports and
   /// out-of-memory errors, such as "optimizer moments".

@@ -47,7 +47,7 @@ bool on_gpu(const device::Device& device) {
   return device.kind() == settings::Device::cuda;
 }
 
-/// On the CPU, offload settings have no effect: everything is in host memory.
+/// On the CPU, offload to the CPU has no effect: everything is in host memory.
 sharding::Context make_context(const settings::RuntimeSettings& settings, sharding::Groups groups,
                                const device::DevicePtr& device,
                                std::shared_ptr<trace::Tracer> tracer, const ModelOptions& options) {
@@ -66,15 +66,27 @@ sharding::Context make_context(const settings::RuntimeSettings& settings, shardi
   if (options.float32_buffers) {
     precision.buffers = DType::float32;
   }
+  constexpr auto kNvme = settings::OffloadDevice::nvme;
+  const auto swap = asked.offload_optimizer == kNvme || asked.offload_param == kNvme
+                        ? std::make_shared<swap::SwapDevice>(device, asked.nvme)
+                        : nullptr;
   const bool offloads_optimizer = gpu && asked.offload_optimizer == settings::OffloadDevice::cpu;
-  const bool offloads_param = gpu && asked.offload_param == settings::OffloadDevice::cpu;
+  if (swap && options.by_rows) {
+    throw Error(Errc::not_supported,
+                "offload to nvme of a model whose parameters the program holds as rows: offload to "
+                "the CPU");
+  }
+  const bool offloads_param =
+      (gpu && asked.offload_param == settings::OffloadDevice::cpu) || asked.offload_param == kNvme;
   return {.settings = own,
           .on = on,
           .groups = std::move(groups),
           .device = device,
           .updater = offloads_optimizer
                          ? device::open_cpu_device(updater_threads(settings.identity))
-                         : device,
+                     : swap ? swap
+                            : device,
+          .swap = swap,
           .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
           .precision = precision,
           .codes = sharding::sent_codes(asked),
@@ -93,7 +105,7 @@ ModelState::ModelState(const settings::RuntimeSettings& settings, sharding::Grou
     : context_(make_context(settings, std::move(groups), device, std::move(tracer), options)),
       schedule_(sharding::schedule_rules(
           settings.sharding, context_.on,
-          on_gpu(*context_.device) ||
+          on_gpu(*context_.device) || context_.offload_param() ||
               (!context_.groups.shard->shares_gathered_memory() && !settings.copy_gathers))),
       declared_seed_(seed),
       seed_(seed),
@@ -336,7 +348,7 @@ std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit)
 void ModelState::mark_persistent() {
   // If the ranks share gathered memory, the full parameter exists anyway: there is nothing to keep
   // gathered, and one flat parameter per unit needs fewer collectives than two.
-  const bool gathers_move = context_.settings.identity.num_nodes > 1 ||
+  const bool gathers_move = context_.settings.identity.num_nodes > 1 || context_.offload_param() ||
                             context_.settings.copy_gathers || on_gpu(*context_.device);
   if (!context_.on.reshard_after_forward || !gathers_move) {
     return;
@@ -621,7 +633,6 @@ void ModelState::finish_reductions() {
 
 std::vector<ParameterShard> ModelState::shards(bool trained_only) {
   std::vector<ParameterShard> all;
-  const bool in_host_memory = context_.updater->kind() == settings::Device::cpu;
   for (sharding::FlatParameter* flat : flats()) {
     if (trained_only && !flat->trainable()) {
       continue;
@@ -635,12 +646,25 @@ std::vector<ParameterShard> ModelState::shards(bool trained_only) {
                      .numel = part.numel,
                      .weight_decay = parameter.weight_decay,
                      .dtype = flat->stored(),
-                     .in_host_memory = in_host_memory,
+                     .in_host_memory = context_.updater->host_can_use(weights),
                      .weights = weights + static_cast<std::size_t>(part.in_shard) *
                                               nbytes_of(flat->stored())});
     }
   }
   return all;
+}
+
+void ModelState::check_host_weights() const {
+  for (sharding::FlatParameter* flat : flats()) {
+    if (context_.in_file(flat->master())) {
+      throw Error(
+          Errc::not_supported,
+          fmt::format("the master weights of unit '{}' are in a file (offload to nvme), where "
+                      "the program cannot use them: use an optimizer of the runtime, or "
+                      "offload to the CPU",
+                      sharding::unit_label(flat->unit_name())));
+    }
+  }
 }
 
 std::vector<ParameterShard> ModelState::shards_with_gradients() {
@@ -659,6 +683,7 @@ std::vector<ParameterShard> ModelState::shards_with_gradients() {
 }
 
 void ModelState::take_gradients(const ShardsVisit& visit) {
+  check_host_weights();
   finish_reductions();
   check_order(0.0);
   late_copies.expose_weights(*context_.updater);
@@ -751,6 +776,9 @@ void ModelState::prefetch(const std::vector<int>& units) {
   for (const int number : units) {
     sharded(number).prefetch();
   }
+  if (context_.swap) {
+    context_.swap->progress();
+  }
 }
 
 std::vector<sharding::FlatParameter*> ModelState::flats() const {
@@ -818,6 +846,10 @@ MemoryReport ModelState::memory() const {
   report.snapshot_bytes =
       memory_snapshot_nbytes +
       (snapshot_memory != nullptr ? static_cast<std::int64_t>(snapshot_memory->nbytes()) : 0);
+  if (context_.swap) {
+    report.nvme_bytes = context_.swap->file_nbytes();
+    report.nvme_buffer_bytes = context_.swap->buffer_nbytes();
+  }
   if (on_gpu(*context_.device)) {
     const device::MemoryMetrics figures = context_.device->memory();
     report.device_bytes = figures.allocated;

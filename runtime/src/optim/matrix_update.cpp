@@ -100,8 +100,8 @@ void MatrixUpdate::allocate() {
         largest = std::max(largest, each.rows * each.columns);
       }
     }
-    own_ = context_.allocate_state(window_numel_ / shards_, "directions of matrices");
-    matrix_ = context_.allocate_state(largest, "directions of matrices");
+    own_ = context_.allocate_working(window_numel_ / shards_, "directions of matrices");
+    matrix_ = context_.allocate_working(largest, "directions of matrices");
   }
 }
 

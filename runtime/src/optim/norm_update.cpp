@@ -16,7 +16,7 @@ NormUpdate::NormUpdate(const sharding::Context& context, std::vector<Flat> flats
     numel = std::max(numel, each.flat->owned().numel);
     parameters = std::max(parameters, each.flat->parameters().size());
   }
-  direction_ = context_.allocate_state(numel, "direction of the optimizer");
+  direction_ = context_.allocate_working(numel, "direction of the optimizer");
   const std::size_t nbytes = 2 * parameters * sizeof(double);
   squares_ = context_.updater->allocate(nbytes, "norms of parameters");
   squares_here_ = context_.updater->allocate_host(nbytes, "norms of parameters");

@@ -79,6 +79,9 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
         "stochastic rounding is part of the runtime's own optimizers, and cannot be used with "
         "an optimizer of the program");
   }
+  if (program_rule() != nullptr) {
+    model_->check_host_weights();
+  }
   assign_groups(groups);
   allocate_moments();
   std::vector<FlatParameter*> trained;
@@ -226,7 +229,9 @@ void OptimizerState::allocate_moments() {
                     optim::plan_updates(*flat, group_of_[flat],
                                         context.settings.sharding.sub_group_size, matrices)};
     for (const Moment& each : state.moments) {
-      nbytes += static_cast<std::int64_t>(each.values->nbytes());
+      if (!model_->context().in_file(each.values->data())) {
+        nbytes += static_cast<std::int64_t>(each.values->nbytes());
+      }
     }
     flats_.push_back(std::move(state));
   }
@@ -618,6 +623,9 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
       update(flats_[i], updates, factor.clip, info);
     }
     flats_[i].flat->publish();
+  }
+  if (const auto& swap = model_->context().swap) {
+    swap->synchronize();  // a write that fails belongs to this step
   }
   info.step = ++steps;
 }

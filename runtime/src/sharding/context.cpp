@@ -31,6 +31,35 @@ SentCodes sent_codes(const settings::ShardingSettings& settings) {
 
 device::MemoryPtr Context::allocate_state(std::int64_t numel, std::string_view what,
                                           DType dtype) const {
+  const settings::ShardingSettings& asked = settings.sharding;
+  if (asked.offload_optimizer == settings::OffloadDevice::nvme) {
+    return swap->allocate_in_file(static_cast<std::size_t>(numel) * nbytes_of(dtype),
+                                  asked.offload_optimizer_nvme_path, "offload_optimizer_nvme_path");
+  }
+  return allocate_working(numel, what, dtype);
+}
+
+device::MemoryPtr Context::allocate_offloaded_shard(std::size_t nbytes) const {
+  const settings::ShardingSettings& asked = settings.sharding;
+  return asked.offload_param == settings::OffloadDevice::nvme
+             ? swap->allocate_in_file(nbytes, asked.offload_param_nvme_path,
+                                      "offload_param_nvme_path")
+             : device->allocate_host(nbytes, "weights");
+}
+
+device::MemoryPtr Context::copy_for_peers(const void* values, std::size_t nbytes,
+                                          std::string_view what) const {
+  const bool is_in_file = in_file(values);
+  if (!is_in_file && !offload_optimizer()) {
+    return nullptr;
+  }
+  device::MemoryPtr copy = device->allocate(nbytes, what);
+  (is_in_file ? *updater : *device).copy(copy->data(), values, nbytes, device->compute());
+  return copy;
+}
+
+device::MemoryPtr Context::allocate_working(std::int64_t numel, std::string_view what,
+                                            DType dtype) const {
   const std::size_t nbytes = static_cast<std::size_t>(numel) * nbytes_of(dtype);
   return offload_optimizer() ? device->allocate_host(nbytes, what) : device->allocate(nbytes, what);
 }

@@ -9,6 +9,7 @@
 #include "sharding/policy.hpp"
 #include "sharding/unit_uses.hpp"
 #include "sharding/view_guard.hpp"
+#include "swap/swap_device.hpp"
 #include "trace/tracer.hpp"
 
 #include <memory>
@@ -53,8 +54,10 @@ struct Context {
   settings::RuntimeSettings settings;
   settings::StrategySwitches on;  ///< those of GroupPlan
   Groups groups;
-  device::DevicePtr device;   ///< device on which the program computes
-  device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded
+  device::DevicePtr device;  ///< device on which the program computes
+  device::DevicePtr
+      updater;  ///< device of the optimizer: `device`, `swap`, or the CPU if offloaded
+  std::shared_ptr<swap::SwapDevice> swap;  ///< offload to NVMe; null: nothing is in files
   device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
   PrecisionPolicy precision;
   SentCodes codes;
@@ -67,8 +70,12 @@ struct Context {
   [[nodiscard]] bool announces_together() const noexcept {
     return by_rows && groups.shard->shares_gathered_memory() && !offload_param();
   }
-  [[nodiscard]] bool offload_optimizer() const noexcept { return updater != device; }
-  /// True if shards lie in host memory next to a GPU between uses.
+  /// True if the optimizer's state lies in host memory next to a GPU.
+  [[nodiscard]] bool offload_optimizer() const noexcept {
+    return updater->kind() != device->kind();
+  }
+  /// True if shards lie elsewhere than the gathered weights between uses: in host memory next to a
+  /// GPU, or in a file.
   [[nodiscard]] bool offload_param() const noexcept { return fetches != nullptr; }
   /// True with fp16: gradients carry a loss scale, and an overflow is expected from time to time.
   [[nodiscard]] bool scales_loss() const noexcept {
@@ -79,9 +86,30 @@ struct Context {
     return settings.sharding.nan_policy == settings::NanPolicy::raise && !scales_loss();
   }
   /// Allocates memory, filled with zeros, that the updater can access: for master weights, moments
-  /// and reduced gradients. what: name for memory reports.
+  /// and gradients. With offload of the optimizer to NVMe it is in a file. what: name for memory
+  /// reports.
   [[nodiscard]] device::MemoryPtr allocate_state(std::int64_t numel, std::string_view what,
                                                  DType dtype = DType::float32) const;
+  /// The same, never in a file: for reduced gradients and directions.
+  [[nodiscard]] device::MemoryPtr allocate_working(std::int64_t numel, std::string_view what,
+                                                   DType dtype = DType::float32) const;
+  /// Allocates the memory of a shard that is offloaded, for weights between uses.
+  [[nodiscard]] device::MemoryPtr allocate_offloaded_shard(std::size_t nbytes) const;
+  /// True if reduced gradients lie in a file, beside weights and moments. Those of replicas do not:
+  /// they are summed once per step.
+  [[nodiscard]] bool gradients_in_file() const noexcept {
+    constexpr auto kNvme = settings::OffloadDevice::nvme;
+    return settings.sharding.offload_optimizer == kNvme &&
+           settings.sharding.offload_param == kNvme && !groups.replicate;
+  }
+  /// True for memory of the updater that lies in a file.
+  [[nodiscard]] bool in_file(const void* values) const {
+    return swap && !swap->host_can_use(values);
+  }
+  /// Copies values of the updater, [nbytes], to memory of the device from which peers gather. Null
+  /// if they can gather from `values`.
+  [[nodiscard]] device::MemoryPtr copy_for_peers(const void* values, std::size_t nbytes,
+                                                 std::string_view what) const;
   /// Orders the updater after the work issued to the compute stream so far. Blocks the host if the
   /// optimizer is offloaded; otherwise the stream itself keeps the order.
   void await_compute() const;

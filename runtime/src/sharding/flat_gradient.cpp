@@ -20,7 +20,7 @@ FlatGradient::FlatGradient(const Context& context, Pools& pools, Counters& count
           context.on.shard_gradients ? layout.precision.reduced : layout.precision.reduced_whole)),
       written_(context, pools.scratch, layout) {
   if (context_.offload_optimizer()) {
-    host_ = context_.allocate_state(owned.numel, "gradients");
+    host_ = context_.allocate_working(owned.numel, "gradients");
   }
   if (context_.watches_gradients()) {
     watch_.emplace(context, pools.scratch, layout);

@@ -115,7 +115,7 @@ class FlatGradient {
   const FlatLayout& layout_;
   const GradientScaling scaling_;
   WrittenGradient written_;
-  device::MemoryPtr host_;  ///< offloaded optimizer: the reduced gradient; else null
+  device::MemoryPtr host_;  ///< offloaded: the reduced gradient, maybe in a file; else null
   collectives::WorkPtr reduction_;
 
  private:

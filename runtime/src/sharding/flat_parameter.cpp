@@ -147,12 +147,10 @@ std::vector<float> FlatParameter::gather_master() {
                      HostArray::Copy::of_values);
     return {values.data(), values.data() + numel};
   }
-  device::MemoryPtr shard;
   const void* from = master();
-  if (context_.offload_optimizer()) {
-    shard = device.allocate(nbytes, "gathered master weights");
-    device.copy(shard->data(), from, nbytes, device.compute());
-    from = shard->data();
+  const device::MemoryPtr copy = context_.copy_for_peers(from, nbytes, "gathered master weights");
+  if (copy) {
+    from = copy->data();
   }
   const flight::Scope scope(context_.groups.recorder.get(), "export", unit_name_);
   const auto full = device.allocate(numel * nbytes_of(stored_), "gathered master weights");
@@ -258,7 +256,10 @@ void FlatParameter::renew() {
 // --- memory report ---
 
 std::int64_t FlatParameter::master_nbytes() const {
-  return master_ ? static_cast<std::int64_t>(master_->nbytes()) : storage_->held_nbytes();
+  if (!master_) {
+    return storage_->held_nbytes();
+  }
+  return context_.in_file(master_->data()) ? 0 : static_cast<std::int64_t>(master_->nbytes());
 }
 
 std::int64_t FlatParameter::gathered_nbytes() const {

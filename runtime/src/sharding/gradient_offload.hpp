@@ -10,14 +10,14 @@
 
 namespace acc::sharding {
 
-/// Copies reduced gradient shards from the GPU to host memory for an offloaded optimizer, on a
-/// separate stream: each copy follows its reduction and overlaps with computation. At most
-/// BufferCounts::offloaded are in GPU memory at once; a further reduction waits for the
-/// oldest copy.
+/// Copies reduced gradient shards from the GPU to host memory for an offloaded optimizer, or from
+/// host memory to a file, on a separate stream: each copy follows its reduction and overlaps with
+/// computation. At most BufferCounts::offloaded are in GPU memory at once; a further reduction
+/// waits for the oldest copy.
 class GradientOffload {
  public:
-  /// group: of the reductions; device: the GPU; updater: the CPU device that adds. All arguments
-  /// outlive this object.
+  /// group: of the reductions; device: the GPU, or the one that copies to the file; updater: the
+  /// CPU device that adds. All arguments outlive this object.
   GradientOffload(collectives::ProcessGroup& group, device::Device& device, device::Device& updater,
                   const settings::BufferCounts& counts);
   /// Returns GPU memory for a shard's reduced gradient, [numel] float32, which the group may use

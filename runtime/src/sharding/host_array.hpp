@@ -8,8 +8,8 @@
 
 namespace acc::sharding {
 
-/// A float32 view in host memory of an array of a device. float32 values of the CPU are used
-/// directly; other values are copied, and `write_back` copies them to the device.
+/// A float32 view in host memory of an array of a device. float32 values that the host can use are
+/// used directly; other values are copied, and `write_back` copies them to the device.
 class HostArray {
  public:
   /// Initial content of a copy: the values, or zeros for a caller that writes all elements except
@@ -49,7 +49,7 @@ class HostArray {
   }
 
  private:
-  [[nodiscard]] bool on_host() const { return device_->kind() == settings::Device::cpu; }
+  [[nodiscard]] bool on_host() const { return device_->host_can_use(values_); }
 
   void read() {
     if (on_host()) {

@@ -156,9 +156,10 @@ Pools::Pools(const Context& context)
   if (context.groups.secondary) {
     secondary_gathers.emplace(*context.groups.secondary, *context.guard);
   }
-  if (context.offload_optimizer()) {
+  if (context.offload_optimizer() || context.gradients_in_file()) {
+    device::Device& device = context.swap ? *context.swap : *context.device;
     gradient_offload = std::make_unique<GradientOffload>(
-        *context.groups.shard, *context.device, *context.updater, buffer_counts_of(context));
+        *context.groups.shard, device, *context.updater, buffer_counts_of(context));
   }
 }
 

@@ -172,7 +172,7 @@ struct Pools {
   FetchPool fetches;                            ///< offloaded shards that are being gathered
   ScratchPool scratch;                          ///< widened weights, gradients in the view dtype
   ScratchPool sums;                             ///< float32 sums of gradients not reduced (no_sync)
-  std::unique_ptr<GradientOffload> gradient_offload;  ///< null if the optimizer is not offloaded
+  std::unique_ptr<GradientOffload> gradient_offload;  ///< null if gradients are not offloaded
 };
 
 }  // namespace acc::sharding

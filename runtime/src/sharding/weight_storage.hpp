@@ -30,7 +30,8 @@ struct Gathering {
 /// - resident: the full parameter stays in memory, with one copy per host if the group shares
 ///   gathered memory, and a shard is a slice of it. It is gathered after each step or, if it is
 ///   persistent, by its first use after a step;
-/// - transient: only the shard stays in memory (in host memory if parameters are offloaded). The
+/// - transient: only the shard stays in memory (in host memory or a file if parameters are
+/// offloaded). The
 ///   full parameter is gathered into a pooled buffer, from a secondary copy if there is a valid
 ///   one.
 /// All methods except the getters are called in the same order on all ranks.

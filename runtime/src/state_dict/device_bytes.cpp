@@ -14,7 +14,7 @@ constexpr std::size_t kTileBytes = 16 << 20;
 void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
                 const std::function<void(std::span<const std::byte> bytes)>& visit) {
   const auto* const from = static_cast<const std::byte*>(values);
-  if (device.kind() == settings::Device::cpu) {
+  if (device.host_can_use(values)) {
     visit({from, nbytes});
     return;
   }
@@ -31,7 +31,7 @@ void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
 void write_bytes(device::Device& device, void* values, std::size_t nbytes,
                  const std::function<void(std::size_t at, std::span<std::byte> to)>& fill) {
   auto* const to = static_cast<std::byte*>(values);
-  if (device.kind() == settings::Device::cpu) {
+  if (device.host_can_use(values)) {
     fill(0, {to, nbytes});
     return;
   }

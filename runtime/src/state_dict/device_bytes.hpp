@@ -7,8 +7,9 @@
 #include <functional>
 #include <span>
 
-/// Access to device memory as bytes of host memory, from front to back. Memory of the CPU is passed
-/// on as it is, without a copy. Memory of a GPU passes in tiles through page-locked host memory.
+/// Access to device memory as bytes of host memory, from front to back. Memory that the host can
+/// use is passed on as it is, without a copy. Other memory (of a GPU, in a file) passes in tiles
+/// through host memory.
 namespace acc::state_dict {
 
 /// Calls `visit` with all bytes, in order.

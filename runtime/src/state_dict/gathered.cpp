@@ -96,9 +96,8 @@ void GatheredTensors::gather(std::size_t array) {
   if (is_whole && !wants()) {
     return;
   }
-  if (context.offload_optimizer()) {
-    device_memory_ = device.allocate(own_nbytes, "gathered for a checkpoint");
-    device.copy(device_memory_->data(), own, own_nbytes, device.compute());
+  device_memory_ = context.copy_for_peers(own, own_nbytes, "gathered for a checkpoint");
+  if (device_memory_) {
     own = device_memory_->data();
   }
   if (is_whole) {

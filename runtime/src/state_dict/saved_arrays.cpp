@@ -35,12 +35,13 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 }
 
 // The program may have memory of the weights, never of moments. The guard hides weights from every
-// thread.
+// thread, and values in files are read by the device.
 HeldPtr hold(detail::ModelState& model, const FlatArray& array) {
   const auto owned = array.flat->owned();
   const bool is_weight = array.values == array.flat->master();
   const bool exposed =
-      is_weight && (model.late_copies.weights_are_exposed() || model.context().guard->on());
+      (is_weight && (model.late_copies.weights_are_exposed() || model.context().guard->on())) ||
+      model.context().in_file(array.values);
   return std::make_shared<HeldValues>(
       *model.context().updater, array.values, owned.offset, owned.numel, nbytes_of(array.dtype),
       exposed ? HeldValues::Changes::at_any_time : HeldValues::Changes::announced);

@@ -65,12 +65,13 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
 "fp16": {"enabled": false, "loss_scale": 0, "initial_scale_power": 12},
 "bf16": {"enabled": true, "immediate_grad_update": true},
 "activation_checkpointing": {"partition_activations": true, "number_checkpoints": 4},
-"aio": {"block_size": 2e6, "queue_depth": 16},
+"aio": {"block_size": 2e6, "queue_depth": 16, "thread_count": 2, "single_submit": true,
+  "overlap_events": false, "use_gds": true},
 "zero_optimization": {"stage": 3, "overlap_comm": false, "reduce_bucket_size": 2e8,
   "stage3_prefetch_bucket_size": "auto", "stage3_max_live_parameters": 1e9, "zero_hpz_partition_size": 2,
   "zero_quantized_weights": true, "reduce_scatter": true, "leaf_module": {"classes": ["Moe"]},
   "offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 6},
-  "offload_optimizer": {"device": "cpu", "ratio": 0.5, "pin_memory": true}})");
+  "offload_optimizer": {"device": "cpu", "buffer_count": 5, "ratio": 0.5, "pin_memory": true}})");
   settings::Settings settings;
   const DeepSpeedFile file = apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
   for (const auto& [key, expected] : {std::pair{"zero_stage", "3"},
@@ -84,6 +85,12 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
                                       {"offload_param_device", "nvme"},
                                       {"offload_param_nvme_path", "/nvme"},
                                       {"offload_optimizer_device", "cpu"},
+                                      {"offload_optimizer_buffer_count", "5"},
+                                      {"aio_block_size", "2e6"},
+                                      {"aio_queue_depth", "16"},
+                                      {"aio_intra_op_parallelism", "2"},
+                                      {"aio_single_submit", "true"},
+                                      {"aio_overlap_events", "false"},
                                       {"reduce_dtype", "fp32"},
                                       {"quantized_weights", "true"},
                                       {"quantized_gradients", "false"},
@@ -98,20 +105,20 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
                                       {"deepspeed_unsupported",
                                        "prescale_gradients true; gradient_predivide_factor 2.0; "
                                        "activation_checkpointing.partition_activations true; "
+                                       "aio.use_gds true; "
                                        "zero_optimization.offload_optimizer.ratio 0.5"}}) {
     CAPTURE(key);
     CHECK(settings.text(*settings::find_setting(key)) == expected);
   }
-  CHECK(settings.source("zero_stage"_key).where == "d.json:13");
+  CHECK(settings.source("zero_stage"_key).where == "d.json:14");
   CHECK(settings.source("gradient_accumulation_steps"_key).where == "d.json:2");
   CHECK(paths(file.left_to_program) ==
         Words{"train_batch_size", "train_micro_batch_size_per_gpu", "optimizer", "scheduler",
               "prescale_gradients", "gradient_predivide_factor", "steps_per_print",
               "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
               "bf16.immediate_grad_update", "activation_checkpointing.partition_activations",
-              "activation_checkpointing.number_checkpoints", "aio.block_size", "aio.queue_depth",
-              "zero_optimization.leaf_module",
-              "zero_optimization.offload_param.buffer_count",
+              "activation_checkpointing.number_checkpoints", "aio.use_gds",
+              "zero_optimization.leaf_module", "zero_optimization.offload_param.buffer_count",
               "zero_optimization.offload_optimizer.ratio"});
   CHECK(paths(file.filled_by_program) == Words{"optimizer.params.lr",
                                                "scheduler.params.total_num_steps",

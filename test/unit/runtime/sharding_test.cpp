@@ -462,10 +462,16 @@ TEST_CASE("unsupported settings are errors that name the setting") {
   };
   for (const Refused& each : std::initializer_list<Refused>{
            {[](auto& s) { s.device = acc::settings::Device::cuda; }, "cuda"},
-           {[](auto& s) { s.sharding.offload_param = acc::settings::OffloadDevice::nvme; },
-            "offload of parameters to nvme"},
-           {[](auto& s) { s.sharding.offload_optimizer = acc::settings::OffloadDevice::nvme; },
-            "offload of the optimizer to nvme"},
+           {[](auto& s) {
+              s.device = acc::settings::Device::cuda;
+              s.sharding.offload_param = acc::settings::OffloadDevice::nvme;
+            },
+            "offload of parameters to nvme on a GPU"},
+           {[](auto& s) {
+              s.device = acc::settings::Device::cuda;
+              s.sharding.offload_optimizer = acc::settings::OffloadDevice::nvme;
+            },
+            "offload of the optimizer to nvme on a GPU"},
            {[](auto& s) { s.sharding.unsupported = "zero_optimization.reduce_scatter false"; },
             "zero_optimization.reduce_scatter false (of the DeepSpeed file)"}}) {
     acc::settings::RuntimeSettings settings;

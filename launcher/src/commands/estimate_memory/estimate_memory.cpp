@@ -35,6 +35,7 @@ struct EstimateOptions {
   bool no_sync = false;
   bool save_async = false;
   int memory_checkpoint_every = 0;
+  std::string nvme = "none";
 };
 
 EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
@@ -92,6 +93,13 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
       .add_option("--memory_checkpoint_every", options.memory_checkpoint_every,
                   "steps between snapshots in memory; 0: none")
       .check_range(0, 1'000'000'000);
+  parser
+      .add_option(
+          "--nvme", options.nvme,
+          "offload to files (offload_optimizer_device nvme): none, optimizer, or all, which "
+          "includes the weights; needs --cpu")
+      .check_member({"none", "optimizer", "all"})
+      .needs(cpu);
   parser.parse(arguments);
   if (options.low_precision && options.mixed_precision != "no") {
     throw Error(Errc::invalid_argument,
@@ -204,14 +212,24 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       .widens = options.cpu_widens,
       .no_sync = options.no_sync,
       .save_async = options.save_async,
-      .memory_checkpoints = options.memory_checkpoint_every > 0};
+      .memory_checkpoints = options.memory_checkpoint_every > 0,
+      .nvme = options.nvme == "all"         ? Offload::all
+              : options.nvme == "optimizer" ? Offload::optimizer
+                                            : Offload::none};
   const bool has_snapshots = size.save_async || size.memory_checkpoints;
   std::vector<Row> rows = {
       {"strategy", "offload", "parameters", "gradients", "optimizer", "gathered", "buffers"}};
   if (has_snapshots) {
     rows.front().emplace_back("snapshot");
   }
+  const bool in_files = size.nvme != Offload::none;
+  if (in_files) {
+    rows.front().emplace_back("nvme buffers");
+  }
   rows.front().insert(rows.front().end(), {"device", "host"});
+  if (in_files) {
+    rows.front().emplace_back("on nvme");
+  }
   for (const StrategyName& each : kStrategies) {
     size.overlaps = each.overlaps;
     size.keeps = each.keeps;
@@ -224,7 +242,13 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
         if (has_snapshots) {
           parts.push_back(memory.snapshot);
         }
+        if (in_files) {
+          parts.push_back(memory.nvme_buffers);
+        }
         parts.insert(parts.end(), {memory.device, memory.host});
+        if (in_files) {
+          parts.push_back(memory.nvme);
+        }
         for (const std::int64_t nbytes : parts) {
           row.push_back(in_units(static_cast<double>(nbytes)));
         }

@@ -21,7 +21,8 @@ class Model {
   Model(const TrainingSize& size, settings::Strategy strategy, Offload offload)
       : size_(size),
         on_(settings::switches(strategy)),
-        counts_(settings::buffer_counts(size.prefetches || !size.on_cpu, size.overlaps)),
+        counts_(settings::buffer_counts(size.prefetches || !size.on_cpu || weights_in_file(),
+                                        size.overlaps)),
         offload_(size.on_cpu ? Offload::none : offload),
         shards_(on_.replicate ? size.num_local : size.num_processes),
         width_(size.sixteen_bit || size.low_precision ? kHalf : kFloat),
@@ -30,7 +31,11 @@ class Model {
   RankMemory memory() {
     add_parameters();
     add_gradients();
-    place(memory_.optimizer, stored_ * size_.moments * optimizer_shard(), offloads());
+    place_state(memory_.optimizer, stored_ * size_.moments * optimizer_shard());
+    if (size_.nvme != Offload::none) {
+      const settings::NvmeSettings usual;
+      place(memory_.nvme_buffers, usual.buffer_count * usual.queue_depth * usual.block_size, true);
+    }
     add_gathered();
     add_gradient_buffers();
     if (size_.save_async) {  // replicas write equal parts of what they share
@@ -88,15 +93,35 @@ class Model {
     place(memory_.snapshot, one * (2 + (sends ? 2 : 0) + (stages ? 1 : 0)), true);
   }
 
+  /// The same for master weights and moments, which may be in a file.
+  void place_state(std::int64_t& part, std::int64_t nbytes) {
+    if (size_.nvme != Offload::none) {
+      memory_.nvme += nbytes;
+    } else {
+      place(part, nbytes, offloads());
+    }
+  }
+  /// True if the weights between uses are in a file.
+  [[nodiscard]] bool weights_in_file() const {
+    return size_.nvme == Offload::all && on_.shard_parameters;
+  }
+
+  /// True if reduced gradients are in a file.
+  [[nodiscard]] bool gradients_in_file() const {
+    return weights_in_file() && on_.shard_gradients && !on_.replicate;
+  }
+
   void add_parameters() {
     const bool weights_on_host = offload_ == Offload::all;
     const bool shared = size_.on_cpu && is_mixed();  // counted in add_gathered
-    if (!shared) {
+    if (weights_in_file()) {
+      memory_.nvme += width_ * parameter_shard();
+    } else if (!shared) {
       place(memory_.parameters, width_ * parameter_shard(), weights_on_host);
     }
     // Weights in the optimizer's dtype and memory are its master weights at the same time.
     if (is_mixed() || offloads() != weights_on_host) {
-      place(memory_.parameters, stored_ * optimizer_shard(), offloads());
+      place_state(memory_.parameters, stored_ * optimizer_shard());
     }
     if (is_mixed() && offload_ == Offload::optimizer) {  // rounded on the host, then copied
       place(memory_.parameters, width_ * optimizer_shard(), true);
@@ -108,13 +133,15 @@ class Model {
     if (!on_.shard_gradients || (size_.no_sync && adds_apart() && !widens())) {
       place(memory_.gradients, kFloat * size_.numel, false);
     }
-    if (on_.shard_gradients || offloads()) {
+    if (gradients_in_file()) {
+      memory_.nvme += kFloat * optimizer_shard();
+    } else if (on_.shard_gradients || offloads()) {
       place(memory_.gradients, kFloat * optimizer_shard(), offloads());
     }
   }
 
   void add_gathered() {
-    if (size_.on_cpu && is_mixed()) {
+    if (size_.on_cpu && is_mixed() && !weights_in_file()) {
       place(memory_.gathered, width_ * parameter_shard(), false);
     }
     if (widens()) {
@@ -123,12 +150,16 @@ class Model {
       place(memory_.gathered, width_ * with_late_root(1), false);
     }
     // If ranks share memory (one machine, CPU), a shard is a slice of the gathered weights.
-    const bool gathers = !size_.on_cpu || size_.copies;
-    if (!gathers || !on_.shard_parameters || shards_ == 1 || size_.persistent == size_.numel) {
+    const bool gathers = !size_.on_cpu || size_.copies || weights_in_file();
+    const bool whole = shards_ == 1 && !weights_in_file();
+    if (!gathers || !on_.shard_parameters || whole || size_.persistent == size_.numel) {
       return;
     }
-    place(memory_.gathered, width_ * gathered_elements(), false);
-    if (offload_ == Offload::all) {  // a shard that is being copied from the host
+    // Of a buffer that ranks share, each counts its part.
+    const std::int64_t sharers = size_.on_cpu && !size_.copies ? size_.num_local : 1;
+    place(memory_.gathered, width_ * gathered_elements() / sharers, false);
+    // A shard that is being copied from the host or read from a file.
+    if (offload_ == Offload::all || weights_in_file()) {
       place(memory_.gathered, width_ * size_.largest_unit / shards_, false);
     }
   }
@@ -174,7 +205,8 @@ class Model {
     if (width_ == kHalf && !size_.on_cpu) {  // result of a reduction in fp32
       place(memory_.gradient_buffers, kFloat * unit_or_root() / shards_, false);
     }
-    if (offloads()) {  // reduced shards that are being copied to the host
+    // Reduced shards that are being copied to the host or written to a file.
+    if (offloads() || gradients_in_file()) {
       place(memory_.gradient_buffers, kFloat * alive(counts_.offloaded) / shards_, false);
     }
   }

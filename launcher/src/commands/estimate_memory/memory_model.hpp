@@ -30,6 +30,8 @@ struct TrainingSize {
   bool no_sync = false;        ///< accumulates gradients of micro-steps without reducing them
   bool save_async = false;     ///< checkpoints are written beside the training
   bool memory_checkpoints = false;  ///< memory_checkpoint_every
+  Offload nvme = Offload::none;  ///< on the CPU: moments and separate master weights, or also the
+                                 ///< weights, are in files
   /// Elements of parameters that are never freed (stage3_param_persistence_threshold).
   std::int64_t persistent = 0;
   /// Elements that stay gathered until their next use: the smaller one of
@@ -48,6 +50,8 @@ struct RankMemory {
   std::int64_t gradient_buffers = 0;  ///< full gradients that are inputs of reductions
   std::int64_t snapshot = 0;          ///< in host memory: copies of the rank's state, for saves
                                       ///< beside the training and to resume from
+  std::int64_t nvme = 0;              ///< in files, which is part of no other number
+  std::int64_t nvme_buffers = 0;      ///< of these files, with the default settings
   std::int64_t device = 0;            ///< sum in GPU memory; 0 with `on_cpu`
   std::int64_t host = 0;              ///< sum in host memory
 

@@ -45,6 +45,20 @@ ACC_API std::string_view to_string(OffloadDevice value) noexcept;
 ACC_API std::string_view to_string(Device value) noexcept;
 ACC_API std::string_view to_string(DeviceCollectives value) noexcept;
 
+/// Transfers of offload to NVMe: DeepSpeed's block `aio`, and the buffers.
+struct NvmeSettings {
+  std::int64_t block_size = 1 << 20;  ///< bytes per request
+  int queue_depth = 8;                ///< requests that the disk has at once
+  /// Threads that transfer where io_uring is not permitted; at least two are used.
+  int intra_op_parallelism = 1;
+  bool single_submit = false;  ///< hand each request to the system alone
+  bool overlap_events = true;  ///< false: wait for all requests before the next are handed over
+  /// Buffers of block_size * queue_depth bytes; at least three are used.
+  int buffer_count = 4;
+
+  bool operator==(const NvmeSettings&) const = default;
+};
+
 /// The sharding settings that FSDP and DeepSpeed configurations are both translated to. The runtime
 /// knows only these. Counts are elements, not bytes, unless the name says otherwise.
 struct ShardingSettings {
@@ -75,6 +89,7 @@ struct ShardingSettings {
   OffloadDevice offload_optimizer = OffloadDevice::none;
   std::string offload_param_nvme_path;
   std::string offload_optimizer_nvme_path;
+  NvmeSettings nvme;
 
   BackwardPrefetch backward_prefetch = BackwardPrefetch::none;
   bool forward_prefetch = false;

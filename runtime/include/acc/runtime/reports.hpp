@@ -17,8 +17,8 @@ struct StepInfo {
   std::int64_t tiles = 0;  ///< number of pieces in which shards were updated (`sub_group_size`)
 };
 
-/// Bytes that this rank holds for a model between steps, and the peak of gathered weights and of
-/// gradient buffers. docs/sharding.md gives the formula for each strategy.
+/// Bytes of memory that this rank holds for a model between steps, and the peak of gathered weights
+/// and of gradient buffers. docs/sharding.md gives the formula for each strategy.
 struct MemoryReport {
   std::int64_t parameter_bytes = 0;  ///< master weights: this rank's shards, or all if not sharded
   std::int64_t gradient_bytes = 0;   ///< reduced or accumulated gradients kept until the step, and
@@ -35,6 +35,9 @@ struct MemoryReport {
   std::int64_t buffer_bytes = 0;           ///< buffers (Unit::buffer), whole on each rank
   std::int64_t snapshot_bytes = 0;         ///< host memory of Runtime::save_async, and, also the
                                            ///< launcher's, of memory_checkpoint_every
+  std::int64_t nvme_bytes =
+      0;  ///< offload to NVMe: weights and moments in files, not counted above
+  std::int64_t nvme_buffer_bytes = 0;  ///< memory of the buffers of these files
 };
 
 /// Elements that this rank passed to collectives, without padding: for an all_gather its result,

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 // The collectives of ShmGroup. Each one posts a descriptor and gives `issue` a function with this
 // rank's share of the work. Depending on where the input lies there are two cases:
@@ -28,8 +29,12 @@ WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nby
   OpDescriptor descriptor{.kind = OpKind::all_gather, .count = shard_nbytes};
   const auto target = find(out);
   // One copy for all ranks: each rank writes its slice into it, and the post publishes the slice.
+  // Old content may be overwritten only when all ranks have released it.
   if (target && target->segment->stride == 0) {
     if (slice(rank()) != shard) {
+      if (const WorkPtr released = std::exchange(released_[slice(0)], nullptr)) {
+        released->wait();
+      }
       std::memcpy(slice(rank()), shard, shard_nbytes);
     }
     return issue(descriptor, nullptr, false);

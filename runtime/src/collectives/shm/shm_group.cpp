@@ -255,9 +255,10 @@ BufferPtr ShmGroup::renew(const BufferPtr& old) {
   return allocate(old->nbytes(), replaced.one_part(), &replaced);
 }
 
-void ShmGroup::release_gathered(const BufferPtr& /*gathered*/) {
-  // Shared memory: weights change only between two steps, which are already separated by a barrier.
-  // Private memory: no other rank reads it.
+void ShmGroup::release_gathered(const BufferPtr& gathered) {
+  if (share_gathered_) {  // no other rank reads private memory
+    released_[gathered->data()] = barrier();
+  }
 }
 
 std::optional<ShmGroup::Place> ShmGroup::find(const void* data) const {

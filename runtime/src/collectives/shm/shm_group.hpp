@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <optional>
 
 namespace acc::collectives {
@@ -128,6 +129,8 @@ class ShmGroup final : public ProcessGroup {
   ShmChannel channel_;
   StagingChunks staging_{channel_};
   bool share_gathered_;
+  /// Barriers behind which gathered memory that this rank has released may be written.
+  std::map<const std::byte*, WorkPtr> released_;
   std::uint32_t issued_ = 0;     ///< number of the last collective issued
   bool defers_ = false;          ///< `issue` does not post
   std::uint32_t completed_ = 0;  ///< number of the last collective executed

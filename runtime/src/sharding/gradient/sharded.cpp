@@ -24,6 +24,9 @@ class ShardedGradient final : public FlatGradient {
     // that share memory (only on the CPU) write a sum anywhere; others may need memory of the
     // group.
     const auto& ranks = *context.groups.shard;
+    if (context.gradients_in_file()) {
+      host_ = context.allocate_state(layout.shard_numel, "gradients");
+    }
     is_private_ =
         !host_ && !context.groups.replicate && ranks.shares_gathered_memory() && ranks.size() > 1;
     if (!host_ && !is_private_) {
@@ -63,7 +66,8 @@ class ShardedGradient final : public FlatGradient {
   std::int64_t held_nbytes() const override {
     const std::int64_t whole =
         awaits_reduction_ ? layout_.padded_numel * static_cast<std::int64_t>(sizeof(float)) : 0;
-    return whole + static_cast<std::int64_t>(host_ ? host_->nbytes() : shard_nbytes());
+    const bool in_file = host_ && context_.in_file(host_->data());
+    return whole + (in_file ? 0 : static_cast<std::int64_t>(shard_nbytes()));
   }
 
  private:
