@@ -8,11 +8,13 @@
 #include "collectives/recorded_group.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <numeric>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace acc::sharding {
@@ -198,40 +200,33 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
   return all;
 }
 
-namespace {
-
-/// Refuses quantised communication that is not served, and tells the user if it has no effect.
-void check_quantized(const settings::RuntimeSettings& settings, const Groups& groups) {
-  const settings::ShardingSettings& sharding = settings.sharding;
-  if (sharding.quantized_weights && !groups.plan.on.shard_parameters) {
+std::string idle_quantization(const settings::ShardingSettings& sharding,
+                              const settings::StrategySwitches& on, const Reach& reach) {
+  std::vector<std::string_view> given;
+  std::vector<std::string_view> idle;
+  const auto look_at = [&](bool wanted, const char* name, bool sends) {
+    if (wanted) {
+      given.push_back(name);
+      if (!sends) {
+        idle.push_back(name);
+      }
+    }
+  };
+  look_at(sharding.quantized_weights, "quantized_weights", reach.weights);
+  look_at(sharding.quantized_gradients, "quantized_gradients", reach.gradients);
+  if (sharding.quantized_weights && !on.shard_parameters) {
     throw Error(Errc::config, fmt::format("quantized_weights needs a strategy that shards weights, "
                                           "and {} does not",
                                           to_string(sharding.strategy)));
   }
-  const bool over_machines = groups.world->spans_machines();
-  if ((sharding.quantized_weights || sharding.quantized_gradients) && over_machines &&
-      groups.route.nccl) {
-    throw Error(
-        Errc::not_supported,
-        fmt::format("{} over NCCL between machines; ACC_COLLECTIVES=staged sends over host "
-                    "memory, which can be quantised",
-                    sharding.quantized_weights ? "quantized_weights" : "quantized_gradients"));
+  if (reach.by_nccl && idle.size() < given.size()) {
+    throw Error(Errc::not_supported,
+                fmt::format("not in this version of libacc_runtime: {} over NCCL between machines; "
+                            "ACC_COLLECTIVES=staged sends over host memory, which can be quantised",
+                            fmt::join(given, " and ")));
   }
-  std::string idle;
-  if (sharding.quantized_weights && !groups.shard->spans_machines()) {
-    idle = "quantized_weights";
-  }
-  if (sharding.quantized_gradients && !over_machines) {
-    idle += idle.empty() ? "quantized_gradients" : " and quantized_gradients";
-  }
-  if (!idle.empty() && settings.identity.rank == 0) {
-    notice(
-        Component::collectives, LogLevel::info, "acclaunch: ",
-        fmt::format("no effect here: {}. Only what is sent to another machine is quantised", idle));
-  }
+  return fmt::format("{}", fmt::join(idle, " and "));
 }
-
-}  // namespace
 
 // All ranks make the groups in this order; making a group is collective over its members. A group
 // of all ranks is the world group itself, so that FULL_SHARD has one communicator.
@@ -259,7 +254,15 @@ Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store*
   if (!groups.plan.secondary.empty()) {
     groups.secondary = part_of_world(groups.plan.secondary, "secondary");
   }
-  check_quantized(settings, groups);
+  const std::string idle = idle_quantization(settings.sharding, groups.plan.on,
+                                             {.weights = groups.shard->spans_machines(),
+                                              .gradients = groups.world->spans_machines(),
+                                              .by_nccl = groups.route.nccl});
+  if (!idle.empty() && settings.identity.rank == 0) {
+    notice(
+        Component::collectives, LogLevel::info, "acclaunch: ",
+        fmt::format("no effect here: {}. Only what is sent to another machine is quantised", idle));
+  }
   return groups;
 }
 

@@ -45,6 +45,19 @@ struct GroupPlan {
 /// Throws Error(config) if a group size does not divide the number of ranks.
 GroupPlan plan_groups(const settings::RuntimeSettings& settings);
 
+/// What the groups of a job send to other machines, and how.
+struct Reach {
+  bool weights = false;    ///< gathers of shards
+  bool gradients = false;  ///< reductions
+  bool by_nccl = false;    ///< from the memory of GPUs
+};
+
+/// Returns the names of the settings of quantised communication that are given and have no effect,
+/// because nothing is sent that they are for. Throws Error(config | not_supported) for those that
+/// the strategy or NCCL does not serve.
+std::string idle_quantization(const settings::ShardingSettings& sharding,
+                              const settings::StrategySwitches& on, const Reach& reach);
+
 /// The process groups of one rank. In a child made by fork they refuse everything. Groups of the
 /// same ranks are the same object.
 struct Groups {

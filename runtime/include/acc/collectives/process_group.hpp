@@ -117,7 +117,7 @@ class ProcessGroup {
   /// The same for numbers that are sent to other machines in `code`. A group of several machines
   /// rounds the shards of all ranks to it, also the own one, so that every rank has the same
   /// result; a group of one machine, or without a code, gathers the shards as they are. shard:
-  /// [shard_numel] of `dtype` (float32, bfloat16 or float16), not in `out`.
+  /// [shard_numel] of `dtype` (float32, bfloat16 or float16).
   virtual WorkPtr all_gather_coded(const void* shard, void* out, std::size_t shard_numel,
                                    DType dtype, BlockCode /*code*/) {
     return all_gather(shard, out, shard_numel * nbytes_of(dtype));

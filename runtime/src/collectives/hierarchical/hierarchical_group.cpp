@@ -215,13 +215,10 @@ WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
 
 WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out, Shards shards) {
   const std::size_t numel = locals() * shards.numel;
-  const std::size_t nbytes = numel * nbytes_of(shards.dtype);
-  // A code writes this host's block as well, after it was read from other memory.
-  auto block = std::make_shared<std::vector<std::byte>>(shards.code ? nbytes : 0);
-  std::byte* const from = shards.code ? block->data() : out + host() * nbytes;
-  return steps(local_.all_gather(shard, from, shards.numel * nbytes_of(shards.dtype)), {{[=, this] {
-                 static_cast<void>(block);
-                 return column_.all_gather_coded(from, out, numel, shards.dtype, shards.code);
+  std::byte* const block = out + host() * numel * nbytes_of(shards.dtype);
+  return steps(local_.all_gather(shard, block, shards.numel * nbytes_of(shards.dtype)),
+               {{[=, this] {
+                 return column_.all_gather_coded(block, out, numel, shards.dtype, shards.code);
                }}});
 }
 
