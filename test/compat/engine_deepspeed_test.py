@@ -29,7 +29,7 @@ if "RANK" in os.environ:
     from torch import nn
     from torch.nn import functional as F
 
-    from acclaunch import _deepspeed
+    from acclaunch import _deepspeed, _fsdp2
     from acclaunch._library import NotSupportedError
 
     THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
@@ -420,6 +420,17 @@ def refused():
     expect_refusal(lambda: trial.start(OURS, lambda _: {}), "in another stage")
 
 
+def quantized():
+    """ZeRO++ on one machine: the runtime gets the keys, and nothing is rounded."""
+    keys = {"zero_quantized_weights": True, "zero_quantized_gradients": True}
+    trials = [Trial(OURS, 3, **ADAM, **more) for more in ({}, {"zero_optimization": {"stage": 3, **keys}})]
+    for trial in trials:
+        trial.train()
+    assert trials[0].found == trials[1].found, [trial.found for trial in trials]
+    given = [dict(fields) for fields in _fsdp2._runtimes]
+    assert any(each.get("quantized_weights") == each.get("quantized_gradients") == "true" for each in given), given
+
+
 def travels(stage, folder, config):
     """What one engine has saved, the other resumes from; DeepSpeed's script merges it."""
     straight = Trial(THEIRS, stage, **config)
@@ -486,6 +497,7 @@ def worker(folder):
         alike()
         gathered()
         refused()
+        quantized()
     for stage, config in TRAVELS:
         if only in f"travels{stage}":
             travels(stage, f"{folder}/{stage}", config)
