@@ -64,7 +64,8 @@ def train(folder, name, steps, more=(), offload=True):
             zero[part] = {"device": "nvme", "nvme_path": options.folder}
     config = os.path.join(folder, f"{name}.json")
     with open(config, "w", encoding="utf-8") as file:
-        json.dump({"zero_optimization": zero, "bf16": {"enabled": True}, "aio": {"block_size": 262144}}, file)
+        json.dump({"zero_optimization": zero, "bf16": {"enabled": True}, "aio": {"block_size": 262144},
+                   "train_micro_batch_size_per_gpu": "auto"}, file)
     command = [os.path.join(options.build, "bin", "acclaunch"), "--quiet", "--cpu", "--num_processes", str(options.ranks),
                "--use_deepspeed", "--deepspeed_config_file", config, os.path.join(options.build, "bin", "train_gpt"),
                "--data", os.path.join(folder, "text"), "--layers", str(options.layers), "--heads", "8", "--dim",

@@ -40,7 +40,10 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
   check_near(found.at("gathered_bytes"), foretold.gathered);
   check_near(found.at("gradient_buffer_bytes"), foretold.gradient_buffers);
   check_near(found.at("snapshot_bytes"), foretold.snapshot);
-  check_near(found.at("nvme_bytes"), foretold.nvme);
+  // Each array takes whole pages: five units with up to five arrays.
+  const std::int64_t in_files = found.at("nvme_bytes");
+  CHECK(in_files >= foretold.nvme);
+  CHECK(in_files - foretold.nvme <= (foretold.nvme == 0 ? 0 : 25 * 4096));
   check_near(found.at("nvme_buffer_bytes"), foretold.nvme_buffers);
 }
 
@@ -115,26 +118,34 @@ TEST_CASE("estimate-memory: on the CPU an offload changes nothing, since all is 
 
 TEST_CASE("estimate-memory: offload to NVMe: bytes in files, and the memory of their buffers") {
   const TemporaryFolder folder;
-  const std::string path = folder.path();
-  const Words optimizer = {"--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path",
-                           path};
-  Words all = {"--offload_param_device", "nvme", "--offload_param_nvme_path", path};
-  all.insert(all.end(), optimizer.begin(), optimizer.end());
-  for (EstimateCase each :
-       {EstimateCase{zero("1", optimizer), Strategy::shard_optimizer},
-        EstimateCase{zero("2", optimizer), Strategy::shard_grad_op, false, Offload::none, false},
-        EstimateCase{zero("3", all), Strategy::full_shard}}) {
-    const bool weights = each.strategy == Strategy::full_shard;
-    each.adjust = [weights](TrainingSize& size) {
-      size.nvme = weights ? Offload::all : Offload::optimizer;
-    };
-    // Nothing is kept: neither small parameters nor units that are used again.
-    const std::map<std::string, std::string> variables = {
-        {"ACC_STAGE3_PARAM_PERSISTENCE_THRESHOLD", "0"}, {"ACC_STAGE3_MAX_REUSE_DISTANCE", "0"}};
-    check(each, variables);
-    each.flags.insert(each.flags.end(), kBf16.begin(), kBf16.end());
-    each.sixteen_bit = true;
-    check(each, variables);
+  const std::string path = folder.path() / "d.json";
+  for (const bool sixteen_bit : {false, true}) {
+    for (const int stage : {1, 2, 3}) {
+      const nlohmann::json nvme = {{"device", "nvme"}, {"nvme_path", folder.path()}};
+      // Nothing is kept in stage 3: neither small parameters nor units that are used again.
+      nlohmann::json zero = {{"stage", stage},
+                             {"offload_optimizer", nvme},
+                             {"stage3_prefetch_bucket_size", 0},
+                             {"stage3_param_persistence_threshold", 0},
+                             {"stage3_max_reuse_distance", 0}};
+      if (stage == 3) {
+        zero["offload_param"] = nvme;
+      }
+      std::ofstream(path) << nlohmann::json({{"zero_optimization", zero},
+                                             {"bf16", {{"enabled", sixteen_bit}}},
+                                             {"train_micro_batch_size_per_gpu", "auto"}});
+      EstimateCase each{{"--use_deepspeed", "--deepspeed_config_file", path},
+                        stage == 1   ? Strategy::shard_optimizer
+                        : stage == 2 ? Strategy::shard_grad_op
+                                     : Strategy::full_shard,
+                        sixteen_bit,
+                        Offload::none,
+                        stage != 2};
+      each.adjust = [stage](TrainingSize& size) {
+        size.nvme = stage == 3 ? Offload::all : Offload::optimizer;
+      };
+      check(each);
+    }
   }
 }
 

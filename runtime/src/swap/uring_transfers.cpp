@@ -42,9 +42,9 @@ class UringTransfers final : public Transfers {
   void wait(const Transfer& transfer) override {
     progress();
     while (transfer.open_blocks != 0) {
-      io_uring_cqe* completed = nullptr;
-      const int error = io_uring_wait_cqe(&ring_, &completed);
-      if (error < 0 && error != -EINTR) {
+      // Also submits what an interrupted or refused call has left behind.
+      const int error = io_uring_submit_and_wait(&ring_, 1);
+      if (error < 0 && error != -EINTR && error != -EAGAIN && error != -EBUSY) {
         throw Error(Errc::device, fmt::format("offload to nvme: io_uring_enter failed: {}",
                                               std::strerror(-error)));
       }

@@ -177,6 +177,17 @@ TEST_CASE("each field of the sharding settings can be set by its setting") {
       {"deepspeed", "zero3_init_flag", "false", [](const auto& s) { return !s.zero3_init; }},
       {"deepspeed", "sub_group_size", "1e6",
        [](const auto& s) { return s.sub_group_size == 1'000'000; }},
+      {"deepspeed", "offload_optimizer_buffer_count", "5",
+       [](const auto& s) { return s.nvme.buffer_count == 5; }},
+      {"deepspeed", "aio_block_size", "65536",
+       [](const auto& s) { return s.nvme.block_size == 65536; }},
+      {"deepspeed", "aio_queue_depth", "3", [](const auto& s) { return s.nvme.queue_depth == 3; }},
+      {"deepspeed", "aio_intra_op_parallelism", "6",
+       [](const auto& s) { return s.nvme.intra_op_parallelism == 6; }},
+      {"deepspeed", "aio_single_submit", "true",
+       [](const auto& s) { return s.nvme.single_submit; }},
+      {"deepspeed", "aio_overlap_events", "false",
+       [](const auto& s) { return !s.nvme.overlap_events; }},
       {"deepspeed", "stage3_prefetch_bucket_size", "0",
        [](const auto& s) {
          return s.prefetch_bucket_size == 0 && !s.forward_prefetch &&

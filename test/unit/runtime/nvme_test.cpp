@@ -14,6 +14,7 @@
 #include <iterator>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Models whose optimizer state or weights lie in files (offload to NVMe).
@@ -195,9 +196,14 @@ TEST_CASE("weights in files leave an optimizer in memory as it is, with 16-bit w
   const TemporaryFolder folder;
   const TemporaryFolder disk;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
-  for (const auto precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+  for (const auto& [precision, copies] :
+       {std::pair{MixedPrecision::no, false}, std::pair{MixedPrecision::bf16, false},
+        std::pair{MixedPrecision::bf16, true}}) {
     Job job = job_of(Strategy::full_shard, 3);
     job.sharding.mixed_precision = precision;
+    // Gathers that copy wait for the file at once, and the smallest parameters stay in memory.
+    job.copy_gathers = copies;
+    job.sharding.param_persistence_threshold = copies ? 100 : 0;
     const acc::NamedRule rule = rule_of(*acc::find_optimizer_rule("adamw"));
     train(job, rule, "", path("memory"), 3);
     put_on_disk(job, disk.path(), false, true);

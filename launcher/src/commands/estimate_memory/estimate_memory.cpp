@@ -96,7 +96,7 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
   parser
       .add_option(
           "--nvme", options.nvme,
-          "offload to files (offload_optimizer_device nvme): none, optimizer, or all, which "
+          "offload to NVMe: none, optimizer, or all, which "
           "includes the weights; needs --cpu")
       .check_member({"none", "optimizer", "all"})
       .needs(cpu);

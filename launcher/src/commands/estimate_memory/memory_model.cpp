@@ -207,8 +207,12 @@ class Model {
     }
     // Reduced shards that are being copied to the host or written to a file.
     if (offloads() || gradients_in_file()) {
-      place(memory_.gradient_buffers, kFloat * alive(counts_.offloaded) / shards_, false);
+      place(memory_.gradient_buffers, kFloat * alive_gradients(counts_.offloaded) / shards_, false);
     }
+  }
+
+  [[nodiscard]] std::int64_t alive_gradients(std::int64_t units) const {
+    return size_.on_cpu && width_ == kHalf ? with_late_root(units) : alive(units);
   }
 
   /// Elements of the buffers that are inputs of reductions.
@@ -216,8 +220,7 @@ class Model {
     if (size_.no_sync && width_ == kFloat) {
       return size_.numel;  // gradients are accumulated in these buffers
     }
-    return size_.on_cpu && width_ == kHalf ? with_late_root(counts_.gradients)
-                                           : alive(counts_.gradients);
+    return alive_gradients(counts_.gradients);
   }
 
   const TrainingSize& size_;
