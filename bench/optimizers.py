@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of Muon and of AdamW with acclaunch.torch, and of torch.optim.Muon on whole matrices, as data parallel training
-makes it on each rank. In the same processes, in turn, FULL_SHARD.
+"""The steps of Muon and of AdamW, also with states in 8 bits, with acclaunch.torch, and of torch.optim.Muon on whole
+matrices, as data parallel training makes it on each rank. In the same processes, in turn, FULL_SHARD.
 
     python bench/optimizers.py [--acclaunch build/release/bin/acclaunch] [--package build/release/python]
                                [--python PYTHON] [--workers 2] [--rounds 5] [--tokens 256] [--layers 6] [--size 512]
@@ -78,6 +78,7 @@ def worker(args):
     runtime = acc.Runtime()
     makers = {
         "AdamW": lambda model: acc.AdamW(model),
+        "AdamW, 8 bits": lambda model: acc.AdamW(model, states_8bit=True),
         "Muon": lambda model: acc.Muon(model, groups=[
             {"params": ["embedding.*", "head.*"], "name": "others", "matrices": False}]),
         "torch.optim.Muon": Both,

@@ -244,10 +244,12 @@ class TorchOptimizer(Optimizer):
                                        self._library.callback_context)
         self.torch = make(list(zip(self._names, self._shards)), **options)
         cls = type(self.torch)
+        own = {"Muon": "acc.Muon", "AdamW8bit": "acc.AdamW(…, states_8bit=True)",
+               "Adam8bit": "acc.AdamW(…, weight_decay=0, states_8bit=True)", "Lion8bit": "acc.Lion(…, states_8bit=True)"}
         if cls.__name__ in ("LBFGS", "Muon", "Adafactor") or cls.__module__.partition(".")[0] == "bitsandbytes":
             raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs more than one element "
                                     "at a time, and gets the elements of a shard" + (
-                                        ": use acc.Muon" if cls.__name__ == "Muon" else ""))
+                                        f": use {own[cls.__name__]}" if cls.__name__ in own else ""))
         self._updates = False
         self.torch.zero_grad = lambda set_to_none=True: this().zero_grad(set_to_none)
         self.torch.register_step_pre_hook(lambda *_: this()._require_update())
@@ -343,19 +345,23 @@ def _named(module, name, groups, **coefficients):
         (c.c_double * len(values))(*values), len(names), *_groups(groups)))
 
 
-def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, groups=()):
+def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, groups=(),
+          states_8bit=False, min_8bit_size=4096):
     """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
-    own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. Collective. Raises
-    InvalidArgumentError if a name matches no parameter or two groups have the same one."""
+    own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. states_8bit: the states of
+    parameters of at least `min_8bit_size` elements have 8 bits, in blocks of 256, as with bitsandbytes' AdamW8bit and,
+    with weight_decay 0, Adam8bit; raises NotSupportedError on a GPU, unless the optimizer is offloaded. Collective.
+    Raises InvalidArgumentError if a name matches no parameter or two groups have the same one."""
     return _named(module, "adamw", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
-                  weight_decay=weight_decay, amsgrad=amsgrad)
+                  weight_decay=weight_decay, amsgrad=amsgrad, states_8bit=states_8bit, min_8bit_size=min_8bit_size)
 
 
-def Adam(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, groups=()):
-    """Adam with the rule and defaults of torch.optim.Adam, which adds the weight decay to the gradient; groups as in
-    AdamW. Collective."""
+def Adam(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, groups=(), states_8bit=False,
+         min_8bit_size=4096):
+    """Adam with the rule and defaults of torch.optim.Adam, which adds the weight decay to the gradient; groups and
+    states in 8 bits as in AdamW. Collective."""
     return _named(module, "adam", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
-                  weight_decay=weight_decay, amsgrad=amsgrad)
+                  weight_decay=weight_decay, amsgrad=amsgrad, states_8bit=states_8bit, min_8bit_size=min_8bit_size)
 
 
 def NAdam(module, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, momentum_decay=4e-3,
@@ -382,10 +388,10 @@ def SGD(module, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False, groups=
                   nesterov=nesterov)
 
 
-def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=()):
-    """Lion (arXiv 2302.06675) with the defaults of DeepSpeed; groups as in AdamW. Collective."""
-    return _named(module, "lion", groups, lr=lr, beta1=betas[0], beta2=betas[1],
-                  weight_decay=weight_decay)
+def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=(), states_8bit=False, min_8bit_size=4096):
+    """Lion (arXiv 2302.06675) with the defaults of DeepSpeed; groups and states in 8 bits as in AdamW. Collective."""
+    return _named(module, "lion", groups, lr=lr, beta1=betas[0], beta2=betas[1], weight_decay=weight_decay,
+                  states_8bit=states_8bit, min_8bit_size=min_8bit_size)
 
 
 def Lamb(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, bias_correction=True, eps_inside_sqrt=False,

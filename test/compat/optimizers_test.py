@@ -104,6 +104,56 @@ class FormulaOfLamb:
             each.grad = None
 
 
+class States8Bit:
+    """AdamW and Lion with states in 8 bits as in bitsandbytes 0.50.2: create_dynamic_map, the default implementation of
+    quantize_blockwise, and the formulas of the optimizers for the CPU."""
+
+    def __init__(self, parameters, lr, weight_decay, betas, min_8bit_size, lion=False):
+        self.parameters, self.lr, self.decay, self.betas = list(parameters), lr, weight_decay, betas
+        self.lion, self.steps, self.least = lion, 0, min_8bit_size
+        self.states = [[torch.zeros_like(each).flatten() for _ in range(1 if lion else 2)] for each in self.parameters]
+        self.maps = [self.map_of(signed) for signed in (True, False)]
+
+    @staticmethod
+    def map_of(signed):
+        data = [0.0, 1.0]
+        for i in range(7):
+            edges = torch.linspace(0.1, 1, 2 ** (i if signed else i + 1) + 1)
+            means = 10.0 ** (i - 6) * (edges[:-1] + edges[1:]) / 2
+            data += means.tolist() + (-means).tolist() * signed
+        return torch.tensor(sorted(data))
+
+    @staticmethod
+    def rounded(values, numbers):
+        """The values that are left of these in 8 bits."""
+        def block(part):
+            largest = part.abs().max()
+            codes = torch.bucketize((part / largest.clamp(min=1e-38)).clamp(-1, 1), (numbers[:-1] + numbers[1:]) / 2)
+            return numbers[codes] * largest
+        return torch.cat([block(part) for part in values.split(256)])
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        one, two = self.betas
+        for weight, states in zip(self.parameters, self.states):
+            grad, m = weight.grad.flatten(), states[0]
+            if self.lion:
+                update = self.lr * (one * m + (1 - one) * grad).sign()
+                m.mul_(two).add_(grad, alpha=1 - two)
+            else:
+                m.mul_(one).add_(grad, alpha=1 - one)
+                states[1].mul_(two).addcmul_(grad, grad, value=1 - two)
+                divisor = (states[1] / (1 - two ** self.steps)).sqrt() + 1e-8
+                update = self.lr / (1 - one ** self.steps) * m / divisor
+            weight.mul_(1 - self.lr * self.decay).sub_(update.view_as(weight))
+            if weight.numel() >= self.least:
+                for number, state in enumerate(states):
+                    states[number] = self.rounded(state, self.maps[number])
+
+    zero_grad = FormulaOfLamb.zero_grad
+
+
 def torchs(name, options):
     return lambda model: getattr(torch.optim, name)(model.parameters(), **options)
 
@@ -112,6 +162,7 @@ def ours(name, options):
     return lambda acc, model: getattr(acc, name)(model, **options)
 
 
+IN_8_BITS = {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "min_8bit_size": 100}
 LAMB = {"lr": 5e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}
 MUON = {"lr": 0.02, "weight_decay": 0.1}
 ADAM_LR = 3e-3
@@ -135,6 +186,14 @@ for scaling, nesterov in ((None, True), ("match_rms_adamw", False)):
 
 
 OPTIMIZERS["Lamb"] = (lambda model: FormulaOfLamb(model.parameters(), **LAMB), ours("Lamb", LAMB), 2e-5)
+
+
+# A value halfway between two numbers of 8 bits is rounded by the last bit of a gradient, which depends on the number of
+# ranks. States in float32 change the weights by 3e-3 and more.
+for name in ("AdamW", "Lion"):
+    OPTIMIZERS[f"{name} in 8 bits"] = (
+        lambda model, lion=name == "Lion": States8Bit(model.parameters(), **IN_8_BITS, lion=lion),
+        ours(name, IN_8_BITS | {"states_8bit": True}), 1e-3)
 
 
 def expected_weights(name):

@@ -251,3 +251,12 @@ TEST_CASE("acclaunch estimate-memory: each table names its source") {
     CHECK(contains(estimate.out(), part));
   }
 }
+
+TEST_CASE("acclaunch estimate-memory: states in 8 bits, of an optimizer that may have them") {
+  Program estimate(acclaunch({"estimate-memory", "1048576", "--states_8bit", "--cpu"}));
+  CHECK(estimate.wait() == 0);
+  CHECK(contains(estimate.out(), "2.03 MiB"));  // two states of 1 + 1/64 bytes
+  Program sgd(acclaunch({"estimate-memory", "7B", "--states_8bit", "--optimizer", "sgd"}));
+  CHECK(sgd.wait() == 2);
+  CHECK(contains(sgd.err(), "the states of sgd cannot have 8 bits"));
+}

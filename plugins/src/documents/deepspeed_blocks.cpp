@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace acc::documents::deepspeed {
 namespace {
@@ -39,6 +40,8 @@ constexpr std::array kOptimizers = {
                "lr|betas|eps|weight_decay|bias_correction|amsgrad|eps_inside_sqrt|max_grad_norm|"
                "max_coeff|min_coeff"},
     NamedTypes{"Lion", "lr|betas|weight_decay|set_grad_none|fp32_optimizer_states"},
+    NamedTypes{"Adam8bit|AdamW8bit", "lr|betas|eps|weight_decay|min_8bit_size"},
+    NamedTypes{"Lion8bit", "lr|betas|weight_decay|min_8bit_size"},
     NamedTypes{"Adagrad", "lr|eps|weight_decay|amsgrad|fp32_optimizer_states"},
     NamedTypes{"Muon|MuAdam|MuAdamW|MuSGD|Adadelta|Adafactor|Adamax|ASGD|LBFGS|NAdam|RAdam|RMSprop|"
                "Rprop|SGD|SparseAdam",
@@ -107,6 +110,23 @@ bool is_adam(std::string_view type) {
   return type == "Adam" || type == "AdamW";
 }
 
+/// A type that DeepSpeed lacks: an optimizer of bitsandbytes 0.50.2. Its states have 8 bits.
+struct Type8Bit {
+  std::string_view name;
+  std::string_view rule;
+  std::array<std::pair<std::string_view, std::string_view>, 3> defaults = {};
+};
+constexpr std::array kTypes8Bit = {
+    Type8Bit{"Adam8bit", "adamw", {{{"weight_decay", "0"}}}},  // decouples the decay too
+    Type8Bit{"AdamW8bit", "adamw"},
+    Type8Bit{"Lion8bit", "lion", {{{"lr", "1e-4"}, {"betas", "0.9,0.99"}}}},
+};
+
+const Type8Bit* find_8bit(std::string_view type) {
+  const auto* const found = std::ranges::find(kTypes8Bit, type, &Type8Bit::name);
+  return found == kTypes8Bit.end() ? nullptr : found;
+}
+
 /// True for DeepSpeed's "Adam" that adds the weight decay to the gradient. It decouples the decay,
 /// as AdamW does, unless adam_w_mode is false.
 bool couples(std::string_view type, const Node& parameters) {
@@ -117,6 +137,9 @@ bool couples(std::string_view type, const Node& parameters) {
 
 /// Returns the runtime's rule of a type; null if it has none.
 const OptimizerRule* rule_of(std::string_view type, const Node& parameters) {
+  if (const Type8Bit* const found = find_8bit(type)) {
+    return find_optimizer_rule(found->rule);
+  }
   const bool decouples = is_adam(type) && !couples(type, parameters);
   return find_optimizer_rule(decouples ? "adamw" : lower(std::string(type)));
 }
@@ -243,6 +266,21 @@ class TypedBlock {
       }
     }
     add_weight_decay(type, block);
+    add_8bit(type, block);
+  }
+
+  /// Sets what makes an optimizer one of 8 bits, and the defaults in which it differs.
+  void add_8bit(const NamedType& type, const Node& block) {
+    const Type8Bit* const found = name_ == "optimizer" ? find_8bit(type.name) : nullptr;
+    if (found == nullptr) {
+      return;
+    }
+    add_other(std::string(kStates8Bit), "1");
+    for (const auto& [key, value] : found->defaults) {
+      if (!key.empty() && block.find(std::string(key)) == nullptr) {
+        values_.push_back({name_ + ".params." + std::string(key), std::string(value), block.where});
+      }
+    }
   }
 
   void read_parameter(const NamedType& type, const Node& block, const std::string& key,

@@ -172,8 +172,9 @@ class CudaDevice final : public device::Device {
               std::span<const device::UpdateRange> ranges, device::Stream& stream) override {
     check(cuda::update(step, arrays, ranges, launch(stream)), "update", index_);
   }
-  void orthogonalize(float*, std::size_t, std::size_t, int, float) override {
-    throw Error(Errc::not_supported, "matrices are not orthogonalized on a GPU");
+  int threads() const noexcept override { return 1; }
+  void run_parts(std::size_t, const std::function<void(std::size_t)>&) override {
+    throw Error(Errc::not_supported, "a GPU runs no functions of the host");
   }
 
  private:

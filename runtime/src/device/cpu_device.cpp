@@ -5,7 +5,6 @@
 #include "device/host_clock.hpp"
 #include "device/memory_ledger.hpp"
 #include "device/thread_team.hpp"
-#include "kernels/orthogonalize.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -202,23 +201,14 @@ class CpuDevice final : public Device {
   void update(const kernels::UpdateStep& step, const UpdateArrays& arrays,
               std::span<const UpdateRange> ranges, Stream&) override {
     for_each_tile(ranges, [&](const UpdateRange& range) {
-      kernels::UpdateStep own = step;
-      std::visit(
-          [&](auto& each) {
-            each.grad_scale *= arrays.clip != nullptr ? *arrays.clip : 1.0F;
-            each.decay = range.decays ? each.decay : each.kNoDecay;
-          },
-          own);
-      kernels::kernels().update(own, arrays, static_cast<std::size_t>(range.begin),
+      kernels::kernels().update(kernels::adjusted(step, arrays.clip, range.decays), arrays,
+                                static_cast<std::size_t>(range.begin),
                                 static_cast<std::size_t>(range.numel));
     });
   }
-  void orthogonalize(float* matrix, std::size_t rows, std::size_t columns, int iterations,
-                     float eps) override {
-    kernels::orthogonalize(matrix, rows, columns, iterations, eps, team_.size(),
-                           [this](std::size_t parts, const std::function<void(std::size_t)>& task) {
-                             team_.run(parts, task);
-                           });
+  int threads() const noexcept override { return team_.size(); }
+  void run_parts(std::size_t parts, const std::function<void(std::size_t)>& task) override {
+    team_.run(parts, task);
   }
 
  private:

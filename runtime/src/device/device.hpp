@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -210,10 +211,12 @@ class Device {
   /// for it.
   virtual void update(const kernels::UpdateStep& step, const UpdateArrays& arrays,
                       std::span<const UpdateRange> ranges, Stream& stream) = 0;
-  /// kernels::orthogonalize of a matrix, [rows][columns] in memory of this device. Throws
-  /// Error(not_supported) on a GPU.
-  virtual void orthogonalize(float* matrix, std::size_t rows, std::size_t columns, int iterations,
-                             float eps) = 0;
+
+  // --- computation on the threads of the CPU, on its memory; a GPU has one thread, and refuses it
+  [[nodiscard]] virtual int threads() const noexcept = 0;
+  /// Calls task(0), …, task(parts - 1), each once, on any of the threads, and returns when all are
+  /// done. A task does not throw. Throws Error(not_supported) on a GPU.
+  virtual void run_parts(std::size_t parts, const std::function<void(std::size_t)>& task) = 0;
 
  protected:
   Device() = default;

@@ -124,6 +124,17 @@ void Kernels::update(const UpdateStep& step, const UpdateArrays& arrays, std::si
   std::visit([&](const auto& each) { updates[step.index()](&each, arrays, begin, numel); }, step);
 }
 
+UpdateStep adjusted(const UpdateStep& step, const float* clip, bool decays) {
+  UpdateStep own = step;
+  std::visit(
+      [&](auto& each) {
+        each.grad_scale *= clip != nullptr ? *clip : 1.0F;
+        each.decay = decays ? each.decay : each.kNoDecay;
+      },
+      own);
+  return own;
+}
+
 const Kernels& kernels() noexcept {
   return *available().variants[0];
 }

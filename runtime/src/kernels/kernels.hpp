@@ -175,6 +175,13 @@ struct Kernels {
   /// [code_block_nbytes].
   void (*encode_block)(BlockCode code, const float* values, std::byte* coded);
   void (*decode_block)(BlockCode code, const std::byte* coded, float* values);
+  /// States in 8 bits (packed_states.hpp). scale: of the block in which the elements lie.
+  void (*unpack)(const std::uint8_t* codes, bool is_signed, float scale, float* to,
+                 std::size_t numel);
+  void (*pack)(const float* values, bool is_signed, float scale, std::uint8_t* to,
+               std::size_t numel);
+  /// The largest value and the largest negated value, at least 0 each. If an element is NaN, both.
+  void (*extremes)(const float* values, std::size_t numel, float* highest, float* lowest);
 
   /// Columns [first, first + count) of a product; `first` is a multiple of kBlockColumns.
   void (*multiply)(const Product&, std::size_t first, std::size_t count);
@@ -188,6 +195,10 @@ struct Kernels {
   void update(const UpdateStep& step, const UpdateArrays& arrays, std::size_t begin,
               std::size_t numel) const;
 };
+
+/// The step of elements with or without weight decay, with one more factor on the gradient. clip:
+/// UpdateArrays::clip.
+UpdateStep adjusted(const UpdateStep& step, const float* clip, bool decays);
 
 /// The fastest variant that this CPU supports; chosen at the first call.
 const Kernels& kernels() noexcept;

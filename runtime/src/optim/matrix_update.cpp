@@ -32,9 +32,11 @@ std::vector<int> assign_owners(std::span<const std::int64_t> costs, int ranks) {
   return owners;
 }
 
-MatrixUpdate::MatrixUpdate(const sharding::Context& context, std::vector<Flat> flats,
-                           int iterations, float eps, std::int64_t tile_numel)
+MatrixUpdate::MatrixUpdate(const sharding::Context& context, sharding::Counters& counters,
+                           std::vector<Flat> flats, int iterations, float eps,
+                           std::int64_t tile_numel)
     : context_(context),
+      counters_(counters),
       flats_(std::move(flats)),
       iterations_(iterations),
       eps_(eps),
@@ -168,6 +170,10 @@ void MatrixUpdate::run_window(const Window& window, Buffers& buffers, const Step
     }
     if (is_gathered(place)) {
       works.push_back(shard.all_gather(own, directions + place.offset, nbytes_of_shard(place)));
+      const std::int64_t numel = flats_[place.flat].flat->layout().numel;
+      counters_.traffic.gathered_elements += numel;
+      counters_.traffic.gathered_elements_moved += shard.shares_gathered_memory() ? 0 : numel;
+      counters_.traffic.gather_calls += 1;
     }
   }
   if (buffers.results) {
@@ -206,6 +212,8 @@ void MatrixUpdate::send_back(const Window& window, float* results) {
       works.push_back(shard.reduce_scatter(results + place.offset, results + own_offset(place),
                                            static_cast<std::size_t>(shard_numel(place)),
                                            DType::float32, {}));
+      counters_.traffic.reduced_elements += flats_[place.flat].flat->layout().numel;
+      counters_.traffic.reduce_calls += 1;
     }
   }
   for (const auto& work : works) {
@@ -217,6 +225,9 @@ void MatrixUpdate::send_back(const Window& window, float* results) {
       works.push_back(context_.groups.replicate->all_reduce(
           results + own_offset(place), static_cast<std::size_t>(shard_numel(place)), DType::float32,
           1.0F));
+      counters_.traffic.all_reduced_elements +=
+          is_gathered(place) ? shard_numel(place) : flats_[place.flat].flat->layout().numel;
+      counters_.traffic.all_reduce_calls += 1;
     }
   }
   for (const auto& work : works) {
@@ -255,8 +266,11 @@ void MatrixUpdate::orthogonalize(const Place& place, float* directions, float* r
       device.record(device.compute())->synchronize();
       matrix = matrix_->as<float>();
     }
-    context_.updater->orthogonalize(matrix, static_cast<std::size_t>(each.rows),
-                                    static_cast<std::size_t>(each.columns), iterations_, eps_);
+    device::Device& updater = *context_.updater;
+    kernels::orthogonalize(
+        matrix, static_cast<std::size_t>(each.rows), static_cast<std::size_t>(each.columns),
+        iterations_, eps_, updater.threads(),
+        [&](std::size_t parts, const auto& task) { updater.run_parts(parts, task); });
     if (matrix != results + at) {
       device.copy(results + at, matrix, nbytes, device.compute());
       device.record(device.compute())->synchronize();

@@ -53,10 +53,10 @@ class MatrixUpdate {
 
   /// flats: the same on all ranks, each with at least one matrix. iterations: of
   /// kernels::orthogonalize. tile_numel: elements per rank of a window; 0: chosen here. Throws
-  /// Error(not_supported) if the optimizer runs on a GPU. Collective. context and flats outlive
-  /// this.
-  MatrixUpdate(const sharding::Context& context, std::vector<Flat> flats, int iterations, float eps,
-               std::int64_t tile_numel);
+  /// Error(not_supported) if the optimizer runs on a GPU. Collective. context, counters and flats
+  /// outlive this.
+  MatrixUpdate(const sharding::Context& context, sharding::Counters& counters,
+               std::vector<Flat> flats, int iterations, float eps, std::int64_t tile_numel);
 
   void run(const Step& step);
   /// Bytes that it holds between steps.
@@ -95,6 +95,7 @@ class MatrixUpdate {
                                                           const Matrix& matrix) const;
 
   const sharding::Context& context_;
+  sharding::Counters& counters_;
   std::vector<Flat> flats_;
   int iterations_;
   float eps_;

@@ -111,6 +111,9 @@ void OptimizerState::renew() {
     for (const Moment& each : state.moments) {
       device.zero(each.values->data(), each.values->nbytes(), device.compute());
     }
+    if (state.packed) {
+      state.packed->clear();
+    }
   }
   steps = 0;
   skipped_steps = 0;
@@ -224,10 +227,16 @@ void OptimizerState::allocate_moments() {
     if (!flat->trainable()) {
       continue;
     }
+    if (packs_states()) {
+      flats_.push_back({flat, {}, {}, packed_states_of(*flat)});
+      nbytes += flats_.back().packed->nbytes();
+      continue;
+    }
     const std::vector<bool> matrices = matrices_of(*flat);
     FlatState state{flat, moments_of(*flat, matrices),
                     optim::plan_updates(*flat, group_of_[flat],
-                                        context.settings.sharding.sub_group_size, matrices)};
+                                        context.settings.sharding.sub_group_size, matrices),
+                    nullptr};
     for (const Moment& each : state.moments) {
       if (!model_->context().in_file(each.values->data())) {
         nbytes += static_cast<std::int64_t>(each.values->nbytes());
@@ -239,6 +248,22 @@ void OptimizerState::allocate_moments() {
   make_norm_update();
   model_->optimizer_nbytes = nbytes + (matrix_update_ ? matrix_update_->nbytes() : 0) +
                              (norm_update_ ? norm_update_->nbytes() : 0);
+}
+
+bool OptimizerState::packs_states() const {
+  return own_rule() != nullptr && own_rule()->facts().coefficient(kStates8Bit) != nullptr &&
+         (*own_rule())[kStates8Bit] != 0.0;
+}
+
+std::unique_ptr<optim::PackedStates> OptimizerState::packed_states_of(FlatParameter& flat) const {
+  std::vector<optim::PackedStates::State> states;
+  for (const std::string& kind : own_rule()->states()) {
+    const auto facts = std::ranges::find(own_rule()->facts().states, kind, &RuleState::key);
+    states.push_back({kind, facts->is_signed});
+  }
+  return std::make_unique<optim::PackedStates>(
+      model_->context(), flat, std::move(states), group_of_.at(&flat),
+      static_cast<std::int64_t>(std::ceil((*own_rule())[kMin8BitSize])));
 }
 
 void OptimizerState::make_norm_update() {
@@ -273,7 +298,7 @@ void OptimizerState::make_matrix_update() {
     }
   }
   if (!flats.empty()) {
-    matrix_update_.emplace(model_->context(), std::move(flats),
+    matrix_update_.emplace(model_->context(), model_->counters(), std::move(flats),
                            static_cast<int>((*own_rule())["ns_steps"]),
                            static_cast<float>((*own_rule())["eps"]),
                            model_->context().settings.sharding.sub_group_size);
@@ -615,7 +640,11 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
     model_->late_copies.before_writes(*model_->context().updater);
     update_matrices(factor);
   }
-  for (std::size_t i = 0; i < flats_.size(); ++i) {
+  if (packs_states()) {
+    model_->late_copies.before_writes(*model_->context().updater);
+    update_packed(updates, factor.clip, info);
+  }
+  for (std::size_t i = 0; !packs_states() && i < flats_.size(); ++i) {
     before_update(flats_[i]);
     if (norm_update_) {
       update_by_norms(i, factor);
@@ -671,6 +700,29 @@ void OptimizerState::update_by_norms(std::size_t flat, const GradientFactor& fac
                                                                weight_norm, direction_norm,
                                                                step_betas_);
                                }});
+}
+
+void OptimizerState::update_packed(std::span<const kernels::UpdateStep> updates, const float* clip,
+                                   StepInfo& info) {
+  optim::update_packed(model_->context(), packed_states(),
+                       {.number = steps + 1, .updates = updates, .clip = clip}, [&](std::size_t i) {
+                         flats_[i].flat->publish();
+                         ++info.tiles;
+                       });
+}
+
+std::vector<optim::PackedStates*> OptimizerState::packed_states() const {
+  std::vector<optim::PackedStates*> all;
+  for (const FlatState& state : flats_) {
+    if (state.packed) {
+      all.push_back(state.packed.get());
+    }
+  }
+  return all;
+}
+
+void OptimizerState::finish_loading() {
+  optim::finish_packed(model_->context(), packed_states());
 }
 
 void OptimizerState::run_rule(const ProgramRule& rule, double scale) {

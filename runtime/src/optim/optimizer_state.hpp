@@ -7,6 +7,7 @@
 #include "optim/loss_scaler.hpp"
 #include "optim/matrix_update.hpp"
 #include "optim/norm_update.hpp"
+#include "optim/packed_update.hpp"
 #include "optim/parameter_groups.hpp"
 #include "optim/step_recording.hpp"
 #include "optim/update.hpp"
@@ -64,6 +65,7 @@ class OptimizerState {
     sharding::FlatParameter* flat;
     std::vector<Moment> moments;
     std::vector<optim::Tile> tiles;
+    std::unique_ptr<optim::PackedStates> packed;  ///< in place of moments and tiles; null: none
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
   [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->context().groups; }
@@ -79,6 +81,8 @@ class OptimizerState {
   [[nodiscard]] std::vector<ParameterShard> shards_for_program();
 
   // --- for checkpoints
+  /// Ends the loading of states in 8 bits (PackedStates::write). Collective.
+  void finish_loading();
   /// Name of the rule, or "program", and its settings by name.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
@@ -127,6 +131,8 @@ class OptimizerState {
   void allocate_moments();
   [[nodiscard]] std::vector<Moment> moments_of(const sharding::FlatParameter& flat,
                                                const std::vector<bool>& matrices) const;
+  [[nodiscard]] std::unique_ptr<optim::PackedStates> packed_states_of(
+      sharding::FlatParameter& flat) const;
   void make_matrix_update();
   void make_norm_update();
   /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
@@ -158,6 +164,8 @@ class OptimizerState {
   void before_update(const FlatState& state);
   void update_matrices(const GradientFactor& factor);
   void update_by_norms(std::size_t flat, const GradientFactor& factor);
+  void update_packed(std::span<const kernels::UpdateStep> updates, const float* clip,
+                     StepInfo& info);
   /// updates: by group. clip: GradientFactor::clip.
   void update(FlatState& state, std::span<const kernels::UpdateStep> updates, const float* clip,
               StepInfo& info);
@@ -167,6 +175,9 @@ class OptimizerState {
   /// Hash of what the program may change between steps, as an integer that a double holds.
   [[nodiscard]] double hash_of_step() const;
   void run_rule(const ProgramRule& rule, double scale);
+  [[nodiscard]] std::vector<optim::PackedStates*> packed_states() const;
+  /// True if states are kept in 8 bits.
+  [[nodiscard]] bool packs_states() const;
   [[nodiscard]] const optim::Rule* own_rule() const { return std::get_if<optim::Rule>(&rule_); }
   [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
 

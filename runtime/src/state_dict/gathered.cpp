@@ -96,8 +96,17 @@ void GatheredTensors::gather(std::size_t array) {
   if (is_whole && !wants()) {
     return;
   }
-  device_memory_ = context.copy_for_peers(own, own_nbytes, "gathered for a checkpoint");
-  if (device_memory_) {
+  device::MemoryPtr unpacked;
+  if (from.packed != nullptr) {
+    unpacked = context.allocate_state(from.flat->owned().numel, "gathered for a checkpoint");
+    from.packed->read(from.state, 0, from.flat->owned().numel, unpacked->as<float>());
+    own = unpacked->data();
+    device_memory_ = unpacked;
+  }
+  if (device::MemoryPtr copy =
+          context.copy_for_peers(own, own_nbytes, "gathered for a checkpoint")) {
+    device.record(device.compute())->synchronize();  // `unpacked` is freed
+    device_memory_ = std::move(copy);
     own = device_memory_->data();
   }
   if (is_whole) {

@@ -9,6 +9,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace acc::state_dict {
 
@@ -32,6 +34,12 @@ class HeldValues {
         size_(size),
         changes_(changes) {}
 
+  /// Copies elements [begin, begin + numel) of an array to host memory.
+  using Reader = std::function<void(std::int64_t begin, std::int64_t numel, std::byte* to)>;
+  /// The same of an array that is kept in another form.
+  HeldValues(Reader reader, std::int64_t first, std::int64_t numel, std::size_t size)
+      : reader_(std::move(reader)), first_(first), numel_(numel), size_(size) {}
+
   [[nodiscard]] std::size_t nbytes() const noexcept {
     return static_cast<std::size_t>(numel_) * size_;
   }
@@ -45,7 +53,7 @@ class HeldValues {
   /// compute stream has reached this point and `copy` has finished.
   void copy_to(device::Memory& memory, std::size_t at, sharding::LateCopy& copy,
                device::Stream* side);
-  [[nodiscard]] bool is_copy() const noexcept { return device_ == nullptr; }
+  [[nodiscard]] bool is_copy() const noexcept { return device_ == nullptr && !reader_; }
   /// Passes elements [begin, begin + numel) of the array on, in order.
   void read(std::int64_t begin, std::int64_t numel,
             const std::function<void(std::span<const std::byte> bytes)>& visit) const;
@@ -54,8 +62,9 @@ class HeldValues {
   }
 
  private:
-  device::Device* device_;  ///< null: a copy
-  const std::byte* values_;
+  Reader reader_;                     ///< in place of `device_` and `values_`
+  device::Device* device_ = nullptr;  ///< null: a copy
+  const std::byte* values_ = nullptr;
   std::int64_t first_;
   std::int64_t numel_;
   std::size_t size_;

@@ -150,6 +150,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   prove_unchanged(attempt, groups, folder, directory);
   attempt.settle(groups, "loading " + directory);
   for (const Part& part : parts) {
+    part.optimizer->finish_loading();
     renew_weights(*part.model);
   }
   return state;

@@ -12,13 +12,21 @@
 
 namespace acc::state_dict {
 
+namespace {
+
+std::vector<std::size_t> all_of(const sharding::FlatParameter& flat) {
+  std::vector<std::size_t> all(flat.parameters().size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
+}
+
+}  // namespace
+
 // Saves the master weights, which the optimizer updates, not the rounded copies of them.
 std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   std::vector<FlatArray> arrays;
   for (sharding::FlatParameter* flat : model.flats()) {
-    std::vector<std::size_t> all(flat->parameters().size());
-    std::iota(all.begin(), all.end(), std::size_t{0});
-    arrays.push_back({flat, "param", flat->master(), flat->stored(), std::move(all)});
+    arrays.push_back({flat, "param", flat->master(), flat->stored(), all_of(*flat)});
   }
   return arrays;
 }
@@ -30,6 +38,10 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
       arrays.push_back({state.flat, moment.kind, moment.values->data(),
                         model.context().precision.moments, moment.parameters});
     }
+    for (std::size_t i = 0; state.packed && i < state.packed->states().size(); ++i) {
+      arrays.push_back({state.flat, state.packed->states()[i].kind, nullptr, DType::float32,
+                        all_of(*state.flat), state.packed.get(), i});
+    }
   }
   return arrays;
 }
@@ -38,6 +50,14 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 // thread, and values in files are read by the device.
 HeldPtr hold(detail::ModelState& model, const FlatArray& array) {
   const auto owned = array.flat->owned();
+  if (array.packed != nullptr) {
+    return std::make_shared<HeldValues>(
+        [array, owned](std::int64_t begin, std::int64_t numel, std::byte* to) {
+          array.packed->read(array.state, begin - owned.offset, numel,
+                             reinterpret_cast<float*>(to));
+        },
+        owned.offset, owned.numel, nbytes_of(array.dtype));
+  }
   const bool is_weight = array.values == array.flat->master();
   const bool exposed =
       (is_weight && (model.late_copies.weights_are_exposed() || model.context().guard->on())) ||

@@ -22,11 +22,15 @@ using namespace acc::checkpoint;  // the formats
 struct FlatArray {
   sharding::FlatParameter* flat;
   std::string kind;  ///< "param", "exp_avg", "exp_avg_sq", "momentum_buffer"
-  void* values;      ///< [owned().numel], in memory of the updater's device
+  void* values;      ///< [owned().numel], in memory of the updater's device; null: in `packed`
   DType dtype;
   std::vector<std::size_t> parameters;  ///< indices of those that have values
+  optim::PackedStates* packed = nullptr;
+  std::size_t state = 0;  ///< of `packed`
 };
 std::vector<FlatArray> weight_arrays(detail::ModelState& model);
+/// States in 8 bits are saved in float32, as those of the same optimizer that are not, and loaded
+/// from it without a change.
 std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);
 
 /// Returns this rank's values of an array or of a buffer.

@@ -347,6 +347,16 @@ void SnapshotRecovery::fill(std::size_t model) {
         }
       }
     };
+    if (array.packed != nullptr) {
+      std::vector<float> values(optim::PackedStates::kPartNumel);
+      for (const auto& each : array.packed->parts()) {
+        fill_part(
+            static_cast<std::size_t>(each.in_shard) * sizeof(float),
+            std::as_writable_bytes(std::span(values).first(static_cast<std::size_t>(each.numel))));
+        array.packed->write(array.state, each, values.data());
+      }
+      continue;
+    }
     write_bytes(*part.model->context().updater, array.values,
                 static_cast<std::size_t>(array.flat->owned().numel) * nbytes_of(array.dtype),
                 fill_part);
@@ -426,6 +436,7 @@ SavedState SnapshotRecovery::restore() {
   attempt.settle(context_.groups,
                  fmt::format("restoring step {} from memory", search_.choice->step));
   for (const Part& part : parts_) {
+    part.optimizer->finish_loading();
     renew_weights(*part.model);
   }
   forget_others();

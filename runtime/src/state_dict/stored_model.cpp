@@ -94,6 +94,15 @@ void StoredModel::read(const ParameterRecord& record, const std::string& kind, s
 
 void StoredModel::read(device::Device& device, const FlatArray& array) {
   const FlatParameter& flat = *array.flat;
+  if (array.packed != nullptr) {
+    std::vector<float> values(optim::PackedStates::kPartNumel);
+    for (const auto& part : array.packed->parts()) {
+      read(flat.parameters()[part.parameter], array.kind, part.begin, part.numel, Dtype::f32,
+           values.data());
+      array.packed->write(array.state, part, values.data());
+    }
+    return;
+  }
   const sharding::Shard owned = flat.owned();
   const auto size = static_cast<std::int64_t>(nbytes_of(array.dtype));
   // Fills a stretch of the shard: the parts of parameters from the checkpoint, and zeros between

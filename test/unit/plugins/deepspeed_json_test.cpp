@@ -165,6 +165,17 @@ TEST_CASE(
             {"optimizer_eps", "1e-8"}},
            {R"({"type": "Rprop", "params": {"maximize": true}})", "Rprop with maximize true"},
            {R"({"type": "lion", "params": {"lr": 1}})", "lion", {"optimizer_lr", "1"}},
+           {R"({"type": "AdamW8bit", "params": {"min_8bit_size": 16384}})",
+            "adamw",
+            {"optimizer_values", "min_8bit_size=16384,states_8bit=1", "optimizer_weight_decay",
+             ""}},
+           {R"({"type": "Adam8bit"})",
+            "adamw",
+            {"optimizer_values", "states_8bit=1", "optimizer_weight_decay", "0"}},
+           {R"({"type": "Lion8bit", "params": {"lr": 1}})",
+            "lion",
+            {"optimizer_values", "states_8bit=1", "optimizer_lr", "1", "optimizer_betas",
+             "0.9,0.99"}},
        }) {
     CAPTURE(block);
     settings::Settings settings;

@@ -259,6 +259,123 @@ TEST_CASE("every optimizer trains the same sharded, offloaded and resumed on oth
   }
 }
 
+namespace {
+
+/// Parameters of several blocks of 256, which shards divide anywhere, and one with float32 states.
+struct BlockNet {
+  explicit BlockNet(acc::Model& model)
+      : root(model.root("", "Net")), block(model.unit("block", "Block")) {
+    parameters = {{&root, root.parameter("embedding", {100, 13}, acc::normal(0.5F)), 1300},
+                  {&block, block.parameter("bias", {37}, acc::normal(0.3F)), 37},
+                  {&block, block.parameter("weight", {7, 101}, acc::normal(0.3F)), 707},
+                  {&block, block.parameter("scale", {300}, acc::normal(0.3F)), 300}};
+  }
+
+  void step(acc::Optimizer& optimizer, int step) {
+    root.forward().end();
+    block.forward().end();
+    for (acc::Unit* const unit : {&block, &root}) {
+      auto use = unit->backward();
+      for (const auto& [owner, parameter, numel] : parameters) {
+        float* const to = owner == unit ? use.grad_to_add(parameter) : nullptr;
+        for (int i = 0; to != nullptr && i < numel; ++i) {
+          const auto at = static_cast<float>(i + 5 * step);
+          to[i] += i < 256 ? 0.0F : std::sin(at) * std::exp(4.0F * std::cos(3.0F * at));
+        }
+      }
+    }
+    optimizer.step();
+  }
+
+  struct Own {
+    acc::Unit* unit;
+    acc::Parameter parameter;
+    int numel;
+  };
+  acc::Unit& root;
+  acc::Unit& block;
+  std::vector<Own> parameters;
+};
+
+}  // namespace
+
+TEST_CASE("states in 8 bits do not depend on the sharding, and are resumed bit for bit") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  int states = 0;
+  acc::ModelOptions options;
+  const auto train = [&](const Job& job, const acc::NamedRule& rule, const std::string& from,
+                         const std::string& to, int first, int last) {
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(1, options);
+      BlockNet net(model);
+      auto optimizer = model.optimizer(rule);
+      if (!from.empty()) {
+        runtime.load(from, model, optimizer);
+      }
+      for (int step = first; step <= last; ++step) {
+        net.step(optimizer, step);
+      }
+      runtime.save(to, model, optimizer);
+      runtime.barrier();
+      if (job.world_size == 1 && rule.coefficients.at("states_8bit") != 0.0) {
+        // Codes, scales of 6, 3 and 2 blocks, float32 values of the bias, and an empty array.
+        CHECK(model.memory().optimizer_bytes == states * (1300 + 708 + 300 + 4 * (11 + 37 + 1)));
+      }
+    });
+    return content_of(to);
+  };
+  for (const auto& [name, number] : {std::pair{"adamw", 2}, {"adam", 3}, {"lion", 1}}) {
+    CAPTURE(std::string(name));
+    states = number;
+    acc::NamedRule rule{
+        name, {{"lr", 0.05}, {"weight_decay", 0.1}, {"states_8bit", 1.0}, {"min_8bit_size", 38.0}}};
+    if (rule.name == "adam") {
+      rule.coefficients["amsgrad"] = 1.0;
+    }
+    const auto alone = job_of(1, Strategy::no_shard, StateDictType::sharded);
+    const Content whole = train(alone, rule, "", path("whole"), 1, 6);
+    for (const auto& [strategy, shard_size] :
+         {std::pair{Strategy::full_shard, 0}, std::pair{Strategy::shard_optimizer, 0},
+          std::pair{Strategy::shard_grad_op, 0}, std::pair{Strategy::hybrid_shard, 2},
+          std::pair{Strategy::no_shard, 0}}) {
+      CAPTURE(to_string(strategy));
+      for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+        CAPTURE(to_string(type));
+        const int first = strategy == Strategy::hybrid_shard ? 4 : 2;
+        train(job_of(first, strategy, type, shard_size), rule, "", path("half"), 1, 3);
+        check_same(train(job_of(6 - first, strategy, type, shard_size), rule, path("half"),
+                         path("end"), 4, 6),
+                   whole);
+      }
+    }
+    // Checkpoints of the same rule with states in float32, and back.
+    acc::NamedRule plain = rule;
+    plain.coefficients["states_8bit"] = 0.0;
+    check_same(train(alone, plain, path("whole"), path("plain"), 1, 0), whole);
+    check_same(train(job_of(4, Strategy::full_shard, StateDictType::sharded), rule, path("plain"),
+                     path("back"), 1, 0),
+               whole);
+  }
+  // Weights in 16 bits that are rounded at random, with gradients that are sent in 16 bits.
+  states = 2;
+  options.dtype = acc::DType::bfloat16;
+  const acc::NamedRule rule{"adamw", {{"lr", 0.05}, {"states_8bit", 1.0}, {"min_8bit_size", 38.0}}};
+  const auto rounding = [](int ranks, Strategy strategy) {
+    Job job = job_of(ranks, strategy, StateDictType::sharded);
+    job.sharding.stochastic_rounding = true;
+    return job;
+  };
+  const Content whole = train(rounding(2, Strategy::full_shard), rule, "", path("whole"), 1, 6);
+  train(rounding(4, Strategy::full_shard), rule, "", path("half"), 1, 3);
+  check_same(train(rounding(2, Strategy::shard_grad_op), rule, path("half"), path("end"), 4, 6),
+             whole);
+  CHECK(
+      acc::checkpoint::open_checkpoint(path("end")).catalog.at("embedding", "exp_avg", "").dtype ==
+      acc::checkpoint::Dtype::f32);
+}
+
 TEST_CASE("master weights and moments are saved in their own dtype") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "kernels/orthogonalize.hpp"
+#include "kernels/packed_states.hpp"
 #include "kernels/stream_copy.hpp"
 #include "support/update_steps.hpp"
 
@@ -591,6 +592,171 @@ TEST_CASE("a matrix is orthogonalized alike by any number of threads, from its t
   std::vector<float> broken = {1.0F, std::nanf(""), 2.0F, 3.0F};
   acc::kernels::orthogonalize(broken.data(), 2, 2, 5, 1e-7F, 1, run);
   CHECK(std::isnan(broken[0]));
+}
+
+TEST_CASE("the orthogonalization of square and of wide matrices is that of the formula in double") {
+  using Matrix = std::vector<double>;
+  // a [m][k] times b [k][n], or times b^T with b [n][k].
+  const auto product = [](const Matrix& a, const Matrix& b, std::size_t m, std::size_t n,
+                          bool transposed) {
+    const std::size_t k = a.size() / m;
+    Matrix c(m * n);
+    for (std::size_t i = 0; i < m * n * k; ++i) {
+      const std::size_t row = i / k / n;
+      const std::size_t column = i / k % n;
+      c[i / k] += a[row * k + i % k] * (transposed ? b[column * k + i % k] : b[i % k * n + column]);
+    }
+    return c;
+  };
+  const acc::kernels::RunParts run = [](std::size_t parts, const auto& task) {
+    for (std::size_t i = 0; i < parts; ++i) {
+      task(i);
+    }
+  };
+  struct Case {
+    std::size_t m, n, rank;
+    int steps;
+  };
+  for (const Case& each : {Case{24, 24, 24, 5}, Case{20, 90, 20, 5}, Case{20, 90, 4, 5},
+                           Case{20, 90, 20, 1}, Case{20, 90, 20, 12}, Case{1, 50, 1, 5}}) {
+    CAPTURE(each.m);
+    CAPTURE(each.rank);
+    CAPTURE(each.steps);
+    const auto left = random_values(each.m * each.rank, 8);
+    const auto right = random_values(each.rank * each.n, 9);
+    const Matrix exact =
+        product({left.begin(), left.end()}, {right.begin(), right.end()}, each.m, each.n, false);
+    std::vector<float> found(exact.begin(), exact.end());
+    Matrix x(found.begin(), found.end());
+    const double norm = std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+    for (double& value : x) {
+      value /= norm;
+    }
+    for (int step = 0; step < each.steps; ++step) {
+      const Matrix gram = product(x, x, each.m, each.m, true);
+      Matrix polynomial = product(gram, gram, each.m, each.m, false);
+      for (std::size_t i = 0; i < gram.size(); ++i) {
+        polynomial[i] = 2.0315 * polynomial[i] - 4.7750 * gram[i];
+      }
+      const Matrix added = product(polynomial, x, each.m, each.n, false);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        x[i] = 3.4445 * x[i] + added[i];
+      }
+    }
+    acc::kernels::orthogonalize(found.data(), each.m, each.n, each.steps, 1e-7F, 1, run);
+    double worst = 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      worst = std::max(worst, std::abs(x[i] - static_cast<double>(found[i])));
+    }
+    CHECK(worst < 5e-5);
+  }
+}
+
+namespace {
+
+/// create_dynamic_map of bitsandbytes 0.50.2, in double.
+std::vector<double> dynamic_map(bool is_signed) {
+  std::vector<double> data = {0.0, 1.0};
+  for (int i = 0; i < 7; ++i) {
+    const int count = 1 << (is_signed ? i : i + 1);
+    for (int k = 0; k < count; ++k) {
+      const double mean = 0.1 + (1.0 - 0.1) * (k + 0.5) / count;
+      data.push_back(std::pow(10.0, i - 6) * mean);
+      if (is_signed) {
+        data.push_back(-data.back());
+      }
+    }
+  }
+  std::ranges::sort(data);
+  return data;
+}
+
+std::vector<float> unpacked(const std::vector<std::uint8_t>& codes, bool is_signed, float scale) {
+  std::vector<float> values(codes.size());
+  acc::kernels::kernels().unpack(codes.data(), is_signed, scale, values.data(), codes.size());
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "states in 8 bits: bitsandbytes's numbers, the closest for each value, in every variant") {
+  for (const bool is_signed : {true, false}) {
+    CAPTURE(is_signed);
+    const std::vector<double> map = dynamic_map(is_signed);
+    REQUIRE(map.size() == 256);
+    std::vector<std::uint8_t> all(256);
+    std::iota(all.begin(), all.end(), std::uint8_t{0});
+    const auto numbers = unpacked(all, is_signed, 1.0F);
+    for (std::size_t i = 0; i < 256; ++i) {
+      CHECK(std::abs(numbers[i] - map[i]) <= 2e-7 * std::abs(map[i]));
+    }
+    // Magnitudes from 1e-9 to 1 of the scale, and 0.
+    std::vector<float> values = random_values(5000, 7);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] *= std::pow(10.0F, -static_cast<float>(i % 10));
+      values[i] = i % 50 == 0 ? 0.0F : is_signed ? values[i] : std::abs(values[i]);
+    }
+    Extremes extremes;
+    acc::kernels::kernels().extremes(values.data(), values.size(), &extremes.highest,
+                                     &extremes.lowest);
+    CHECK(extremes.highest == *std::ranges::max_element(values));
+    CHECK(extremes.lowest == std::max(0.0F, -*std::ranges::min_element(values)));
+    const float scale = acc::kernels::scale_of(extremes);
+    std::vector<std::uint8_t> first;
+    for (const Kernels* table : available_kernels()) {
+      CAPTURE(table->name);
+      std::vector<std::uint8_t> codes(values.size());
+      table->pack(values.data(), is_signed, scale, codes.data(), 1000);
+      table->pack(values.data() + 1000, is_signed, scale, codes.data() + 1000, 4000);
+      first = first.empty() ? codes : first;
+      CHECK(codes == first);
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double x = static_cast<double>(values[i]) / scale;
+      double least = 2.0;
+      for (const double number : map) {
+        least = std::min(least, std::abs(x - number));
+      }
+      CHECK(std::abs(x - map[first[i]]) <= least + 1e-6 * std::abs(x));
+    }
+  }
+}
+
+TEST_CASE("states in 8 bits that are unpacked, and packed again, are the same, bit for bit") {
+  for (const float size : {1.0F, -1.0F, -0.37F, -3e-41F, 2e-40F, -1e30F, 0.0F}) {
+    CAPTURE(size);
+    for (std::size_t numel : {1, 5, 256}) {
+      // The largest magnitude is that of a positive or of a negative number.
+      auto values = random_values(numel, 3);
+      for (float& value : values) {
+        value = size * std::clamp(value, -0.9F, 0.9F);
+      }
+      values[0] = size;
+      values[numel / 2] = numel > 1 ? -0.992F * size : size;
+      const auto packed = [](const std::vector<float>& from, float scale) {
+        std::vector<std::uint8_t> codes(from.size());
+        acc::kernels::kernels().pack(from.data(), true, scale, codes.data(), from.size());
+        return codes;
+      };
+      const auto extremes_of = [](const std::vector<float>& from) {
+        Extremes found;
+        acc::kernels::kernels().extremes(from.data(), from.size(), &found.highest, &found.lowest);
+        return found;
+      };
+      const float scale = acc::kernels::scale_of(extremes_of(values));
+      CHECK(std::abs(scale - std::abs(size)) <= 2.4e-7F * std::abs(size) + 2e-45F);
+      const auto codes = packed(values, scale);
+      const auto back = unpacked(codes, true, scale);
+      const float again = acc::kernels::scale_of_packed(extremes_of(back));
+      CHECK(again == scale);
+      CHECK(unpacked(packed(back, again), true, again) == back);
+    }
+  }
+  const std::vector<float> broken = {1.0F, std::nanf(""), -5.0F};
+  Extremes extremes;
+  acc::kernels::kernels().extremes(broken.data(), 3, &extremes.highest, &extremes.lowest);
+  CHECK(std::isnan(acc::kernels::scale_of(extremes)));
 }
 
 TEST_CASE("updates are bitwise equal in every variant, at any offset, in every dtype") {

@@ -74,6 +74,8 @@ Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0, int machin
   return job;
 }
 
+const acc::NamedRule kRule{"adamw", {{"lr", 0.05}, {"weight_decay", 0.1}}};
+
 /// One attempt of a run: resumes, trains until step `until`, and returns the weights. The step on
 /// disk is 3.
 struct Attempt {
@@ -83,7 +85,7 @@ struct Attempt {
   Weights weights;
 };
 Attempt attempt(const Job& job, const std::string& folder, const Memories& memories, int until,
-                bool saves_step_4 = false) {
+                bool saves_step_4 = false, const acc::NamedRule& rule = kRule) {
   Attempt result;
   acc::test::run_ranks(job, [&](auto settings, auto store) {
     const int rank = settings.identity.rank;
@@ -93,7 +95,7 @@ Attempt attempt(const Job& job, const std::string& folder, const Memories& memor
     auto model = runtime.model(1);
     ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}},
                           {"block", "Block", 0, {{"weight", 140}, {"bias", 17}}}});
-    auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    auto optimizer = model.optimizer(rule);
     const acc::CheckpointSeries series(runtime, folder, {});
     const auto resumed = series.resume(model, optimizer);
     if (resumed) {
@@ -163,6 +165,21 @@ TEST_CASE("a series resumes from the newest step that all ranks hold in memory")
       CHECK(second.weights == attempt(job, other.path().string(), unused, 7).weights);  // bitwise
     }
   }
+}
+
+TEST_CASE("states in 8 bits resume from memory bit for bit") {
+  acc::NamedRule rule = kRule;
+  rule.coefficients["states_8bit"] = 1.0;
+  rule.coefficients["min_8bit_size"] = 38.0;
+  const Job job = job_with_memory(2, Strategy::full_shard);
+  const TemporaryFolder folder;
+  const TemporaryFolder other;
+  const Memories memories(2);
+  const Memories unused(2);
+  attempt(job, folder.path().string(), memories, 5, false, rule);
+  const Attempt second = attempt(job, folder.path().string(), memories, 7, false, rule);
+  CHECK(second.from == "memory");
+  CHECK(second.weights == attempt(job, other.path().string(), unused, 7, false, rule).weights);
 }
 
 TEST_CASE("a snapshot in memory of another series is not used") {

@@ -60,13 +60,13 @@ struct Seen {
 };
 
 /// Rank 0's report of the third step, in which every schedule has recorded the program.
-Seen watch(const Job& job, bool recomputes = false) {
+Seen watch(const Job& job, bool recomputes = false, const acc::NamedRule& rule = {"adamw"}) {
   Seen seen;
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(0, {.unused_units = true});
     Net net(model);
-    auto optimizer = model.optimizer(acc::AdamW{});
+    auto optimizer = model.optimizer(rule);
     for (int step = 0; step < 3; ++step) {
       model.reset_traffic();
       do {
@@ -196,6 +196,32 @@ TEST_CASE("a recomputed forward shares its gather with the backward: two gathers
     CHECK(recomputed.gathered_elements == plain.gathered_elements);
     CHECK(recomputed.gather_calls == plain.gather_calls);
     CHECK(recomputed.reduced_elements == kAll);
+  }
+}
+
+TEST_CASE("Muon gathers the directions of matrices and reduces the results") {
+  struct Case {
+    Strategy strategy;
+    bool copies;
+    std::int64_t gathers, reductions, replicas;  ///< more than those of AdamW, of the whole model
+  };
+  for (const Case& each :
+       {Case{Strategy::full_shard, true, 4, 4, 0}, Case{Strategy::full_shard, false, 4, 0, 0},
+        Case{Strategy::no_shard, true, 0, 0, 4}}) {
+    CAPTURE(to_string(each.strategy));
+    CAPTURE(each.copies);
+    Job job = copying(settings_of(each.strategy));
+    job.copy_gathers = each.copies;
+    const acc::TrafficReport adamw = watch(job).traffic;
+    const acc::TrafficReport muon = watch(job, false, {"muon"}).traffic;
+    CHECK(muon.gather_calls == adamw.gather_calls + each.gathers);
+    CHECK(muon.gathered_elements == adamw.gathered_elements + each.gathers / 4 * kAll);
+    CHECK(muon.gathered_elements_moved ==
+          adamw.gathered_elements_moved + (each.copies ? each.gathers / 4 * kAll : 0));
+    CHECK(muon.reduce_calls == adamw.reduce_calls + each.reductions);
+    CHECK(muon.reduced_elements == adamw.reduced_elements + each.reductions / 4 * kAll);
+    CHECK(muon.all_reduce_calls == adamw.all_reduce_calls + each.replicas);
+    CHECK(muon.all_reduced_elements == adamw.all_reduced_elements + each.replicas / 4 * kAll);
   }
 }
 

@@ -29,6 +29,7 @@ struct EstimateOptions {
   std::string mixed_precision = "no";
   std::string offload = "any";
   int layers = 32;
+  bool states_8bit = false;
   bool cpu = false;
   bool cpu_widens = false;
   bool low_precision = false;
@@ -63,8 +64,10 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
   }
   parser
       .add_option("--optimizer", options.optimizer,
-                  "optimizer; Muon: as if all parameters were matrices")
+                  "optimizer; Muon: of the units, and AdamW of the other parameters")
       .check_member(optimizers);
+  parser.add_flag("--states_8bit", options.states_8bit,
+                  "keep the states of the optimizer in 8 bits");
   parser
       .add_option("--mixed_precision", options.mixed_precision,
                   "mixed precision of the training: no or bf16")
@@ -94,10 +97,9 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
                   "steps between snapshots in memory; 0: none")
       .check_range(0, 1'000'000'000);
   parser
-      .add_option(
-          "--nvme", options.nvme,
-          "offload to NVMe: none, optimizer, or all, which "
-          "includes the weights; needs --cpu")
+      .add_option("--nvme", options.nvme,
+                  "offload to NVMe: none, optimizer, or all, which "
+                  "includes the weights; needs --cpu")
       .check_member({"none", "optimizer", "all"})
       .needs(cpu);
   parser.parse(arguments);
@@ -105,6 +107,11 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
     throw Error(Errc::invalid_argument,
                 "--low_precision excludes mixed precision; remove --mixed_precision " +
                     options.mixed_precision);
+  }
+  if (options.states_8bit &&
+      find_optimizer_rule(options.optimizer)->coefficient(kStates8Bit) == nullptr) {
+    throw Error(Errc::invalid_argument,
+                "--states_8bit: the states of " + options.optimizer + " cannot have 8 bits");
   }
   if (options.num_local == 0) {
     const bool usual = !options.cpu && options.num_processes % kUsualLocal == 0;
@@ -199,23 +206,28 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
 
 /// Returns acclaunch's own table: one row per strategy and offload.
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
-  TrainingSize size{
-      .numel = model.numel(),
-      .largest_unit = model.largest_unit(),
-      .root = model.root(),
-      .num_processes = options.num_processes,
-      .num_local = options.num_local,
-      .sixteen_bit = options.mixed_precision != "no",
-      .low_precision = options.low_precision,
-      .moments = static_cast<int>(usual_states(*find_optimizer_rule(options.optimizer))),
-      .on_cpu = options.cpu,
-      .widens = options.cpu_widens,
-      .no_sync = options.no_sync,
-      .save_async = options.save_async,
-      .memory_checkpoints = options.memory_checkpoint_every > 0,
-      .nvme = options.nvme == "all"         ? Offload::all
-              : options.nvme == "optimizer" ? Offload::optimizer
-                                            : Offload::none};
+  // Embeddings and the last layer are no matrices for Muon.
+  const OptimizerRule& rule = *find_optimizer_rule(options.optimizer);
+  const auto moments = static_cast<int>(usual_states(rule, RuleScope::matrices));
+  const auto root_moments = static_cast<int>(usual_states(rule, RuleScope::others));
+  TrainingSize size{.numel = model.numel(),
+                    .largest_unit = model.largest_unit(),
+                    .root = model.root(),
+                    .num_processes = options.num_processes,
+                    .num_local = options.num_local,
+                    .sixteen_bit = options.mixed_precision != "no",
+                    .low_precision = options.low_precision,
+                    .moments = moments,
+                    .more_root_moments = root_moments - moments,
+                    .states_8bit = options.states_8bit,
+                    .on_cpu = options.cpu,
+                    .widens = options.cpu_widens,
+                    .no_sync = options.no_sync,
+                    .save_async = options.save_async,
+                    .memory_checkpoints = options.memory_checkpoint_every > 0,
+                    .nvme = options.nvme == "all"         ? Offload::all
+                            : options.nvme == "optimizer" ? Offload::optimizer
+                                                          : Offload::none};
   const bool has_snapshots = size.save_async || size.memory_checkpoints;
   std::vector<Row> rows = {
       {"strategy", "offload", "parameters", "gradients", "optimizer", "gathered", "buffers"}};

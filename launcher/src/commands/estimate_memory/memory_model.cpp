@@ -31,7 +31,8 @@ class Model {
   RankMemory memory() {
     add_parameters();
     add_gradients();
-    place_state(memory_.optimizer, stored_ * size_.moments * optimizer_shard());
+    place_state(memory_.optimizer, (size_.states_8bit ? packed(moments()) : stored_ * moments()) /
+                                       (on_.shard_optimizer ? shards_ : 1));
     if (size_.nvme != Offload::none) {
       const settings::NvmeSettings usual;
       place(memory_.nvme_buffers, usual.buffer_count * usual.queue_depth * usual.block_size, true);
@@ -39,8 +40,7 @@ class Model {
     add_gathered();
     add_gradient_buffers();
     if (size_.save_async) {  // replicas write equal parts of what they share
-      place(memory_.snapshot, stored_ * (1 + size_.moments) * size_.numel / size_.num_processes,
-            true);
+      place(memory_.snapshot, saved() / size_.num_processes, true);
     }
     if (size_.memory_checkpoints) {
       add_memory_checkpoints();
@@ -49,6 +49,16 @@ class Model {
   }
 
  private:
+  /// Numbers that the optimizer keeps of all parameters.
+  [[nodiscard]] std::int64_t moments() const {
+    return size_.moments * size_.numel + size_.more_root_moments * size_.root;
+  }
+  /// Bytes of weights and moments in a checkpoint.
+  [[nodiscard]] std::int64_t saved() const {
+    return stored_ * size_.numel + (size_.states_8bit ? kFloat : stored_) * moments();
+  }
+  /// Bytes of numbers in 8 bits.
+  static std::int64_t packed(std::int64_t numel) { return numel + kFloat * numel / 256; }
   [[nodiscard]] bool offloads() const { return offload_ != Offload::none; }
   /// True if weights are gathered in another dtype than the one they are stored in.
   [[nodiscard]] bool is_mixed() const { return width_ != stored_; }
@@ -86,7 +96,7 @@ class Model {
   /// Two snapshots of the rank's own state, two of a rank of another machine unless replicas there
   /// have the same, and the page-locked memory through which a GPU's state is copied.
   void add_memory_checkpoints() {
-    const std::int64_t one = stored_ * (1 + size_.moments) * optimizer_shard();
+    const std::int64_t one = saved() / (on_.shard_optimizer ? shards_ : 1);
     const bool has_replica = on_.replicate || !on_.shard_optimizer;
     const bool sends = size_.num_processes > size_.num_local && !has_replica;
     const bool stages = !size_.on_cpu && !offloads();

@@ -31,7 +31,13 @@ struct RuleState {
   std::string_view key;         ///< in checkpoints of torch and of DeepSpeed
   std::string_view needs = {};  ///< exists only if this coefficient is above 0
   RuleScope of = RuleScope::all;
+  bool is_signed = false;  ///< may be negative
 };
+
+/// Coefficients of the rules whose states may be kept in 8 bits (kernels/packed_states.hpp), as in
+/// bitsandbytes: a switch, and the number of elements from which on a parameter has such states.
+inline constexpr std::string_view kStates8Bit = "states_8bit";
+inline constexpr std::string_view kMin8BitSize = "min_8bit_size";
 
 /// A key of a parameter group in a checkpoint of the optimizer's class in torch or DeepSpeed.
 struct GroupKey {
@@ -69,6 +75,8 @@ inline constexpr auto kAdamWCoefficients = std::to_array<RuleCoefficient>({
     {.name = "weight_decay", .fallback = 1e-2},
     {.name = "amsgrad", .is_switch = true},
     {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
+    {.name = kStates8Bit, .is_switch = true},
+    {.name = kMin8BitSize, .fallback = 4096.0},
 });
 inline constexpr auto kAdamCoefficients = std::to_array<RuleCoefficient>({
     {.name = "lr", .fallback = 1e-3},
@@ -78,9 +86,13 @@ inline constexpr auto kAdamCoefficients = std::to_array<RuleCoefficient>({
     {.name = "weight_decay"},
     {.name = "amsgrad", .is_switch = true},
     {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
+    {.name = kStates8Bit, .is_switch = true},
+    {.name = kMin8BitSize, .fallback = 4096.0},
 });
-inline constexpr auto kAdamStates = std::to_array<RuleState>(
-    {{.key = "exp_avg"}, {.key = "exp_avg_sq"}, {.key = "max_exp_avg_sq", .needs = "amsgrad"}});
+inline constexpr auto kAdamStates =
+    std::to_array<RuleState>({{.key = "exp_avg", .is_signed = true},
+                              {.key = "exp_avg_sq"},
+                              {.key = "max_exp_avg_sq", .needs = "amsgrad"}});
 inline constexpr auto kAdamWKeys = std::to_array<GroupKey>({
     {"lr"},
     {"betas"},
@@ -206,8 +218,11 @@ inline constexpr auto kLionCoefficients = std::to_array<RuleCoefficient>({
     {.name = "beta1", .fallback = 0.9, .limit = 1.0},
     {.name = "beta2", .fallback = 0.999, .limit = 1.0},
     {.name = "weight_decay"},
+    {.name = kStates8Bit, .is_switch = true},
+    {.name = kMin8BitSize, .fallback = 4096.0},
 });
-inline constexpr auto kLionStates = std::to_array<RuleState>({{.key = "exp_avg"}});
+inline constexpr auto kLionStates =
+    std::to_array<RuleState>({{.key = "exp_avg", .is_signed = true}});
 inline constexpr auto kLionKeys = std::to_array<GroupKey>({{"lr"}, {"betas"}, {"weight_decay"}});
 
 // torch.optim.Muon of torch 2.13 for matrices, and AdamW for the other parameters.
@@ -325,12 +340,12 @@ constexpr const OptimizerRule* find_optimizer_rule(std::string_view name) {
   return found == kOptimizerRules.end() ? nullptr : found;
 }
 
-/// Number of states per element for estimates: without those of a coefficient that is on or off
-/// (AMSGrad), and with those of matrices if the rule treats matrices in another way.
-constexpr std::ptrdiff_t usual_states(const OptimizerRule& rule) {
-  return std::ranges::count_if(rule.states, [&rule](const RuleState& state) {
+/// Number of states per element of matrices or of other parameters, for estimates: without those of
+/// a coefficient that is on or off (AMSGrad).
+constexpr std::ptrdiff_t usual_states(const OptimizerRule& rule, RuleScope of) {
+  return std::ranges::count_if(rule.states, [&](const RuleState& state) {
     const bool is_extra = !state.needs.empty() && rule.coefficient(state.needs)->is_switch;
-    return !is_extra && state.of != RuleScope::others;
+    return !is_extra && (state.of == RuleScope::all || state.of == of);
   });
 }
 

@@ -42,7 +42,7 @@ struct MemoryReport {
 
 /// Elements that this rank passed to collectives, without padding: for an all_gather its result,
 /// for a reduce_scatter its input, for an all_reduce the buffer. docs/sharding.md gives the count
-/// per step for each strategy.
+/// per step for each strategy. With Muon also the directions and results of matrices.
 struct TrafficReport {
   std::int64_t gathered_elements = 0;  ///< all_gather
   /// The part of `gathered_elements` that was copied. A gather copies nothing if the ranks of one

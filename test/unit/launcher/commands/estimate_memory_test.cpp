@@ -2,6 +2,7 @@
 // Compares sizes of models with the parameter counts that their publishers state, and a rank's
 // memory with values calculated by hand.
 #include "acc/base/error.hpp"
+#include "acc/base/optimizer_rules.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 #include "support/errors.hpp"
@@ -263,6 +264,28 @@ TEST_CASE("estimate-memory: 16-bit weights need additional fp32 master weights")
   CHECK(memory.gradients == kParameters);
   CHECK(memory.optimizer == kParameters);
   CHECK(memory.gathered == 2 * 3 * kUnit);
+}
+
+TEST_CASE("estimate-memory: Muon keeps one number of the units' parameters, two of the root's") {
+  using acc::RuleScope;
+  const acc::OptimizerRule& muon = *acc::find_optimizer_rule("muon");
+  CHECK(acc::usual_states(muon, RuleScope::matrices) == 1);
+  CHECK(acc::usual_states(muon, RuleScope::others) == 2);
+  commands::TrainingSize size = four_gpus();
+  size.moments = 1;
+  size.more_root_moments = 1;
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).optimizer ==
+        4 * (kParameters + size.root) / 4);
+}
+
+TEST_CASE("estimate-memory: states in 8 bits, and their snapshot in float32") {
+  commands::TrainingSize size = four_gpus();
+  size.states_8bit = true;
+  size.save_async = true;
+  const commands::RankMemory memory =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
+  CHECK(memory.optimizer == (2 * kParameters + 4 * 2 * kParameters / 256) / 4);
+  CHECK(memory.snapshot == 4 * 3 * kParameters / 4);
 }
 
 TEST_CASE("estimate-memory: weights trained in 16 bits need no separate master weights") {
