@@ -18,8 +18,8 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("folder", help="folder on the disk")
 parser.add_argument("--build", default="build/release")
 parser.add_argument("--limit", type=int, default=160, help="MB")
-parser.add_argument("--dim", type=int, default=512)
-parser.add_argument("--layers", type=int, default=44)
+parser.add_argument("--dim", type=int, default=384)
+parser.add_argument("--layers", type=int, default=78)
 parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--ranks", type=int, default=1)
 parser.add_argument("--without", action="store_true", help="also without offload")
@@ -93,6 +93,8 @@ try:
         second = train(top, "second", options.steps, ("--checkpoint", series, "--checkpoint_every", str(options.steps)))
         # Weights of 2 bytes, gradients of 4, and master weights and moments of 12.
         optimizer = state * 12 / 18
+        if first[0] != 0 or second[0] != 0:
+            sys.exit(f"nvme_limit: the two parts ended with status {first[0]} and {second[0]}")
         print(f"optimizer state {optimizer / 1e6:.0f} MB = {optimizer / LIMIT:.1f} times the limit of {LIMIT / 1e6:.0f} MB; "
               f"in files {state / 1e6:.0f} MB; peak of the group {GROUP.peak() / 1e6:.0f} MB")
         print(f"losses without a stop {whole}")

@@ -168,9 +168,11 @@ class Model {
     // Of a buffer that ranks share, each counts its part.
     const std::int64_t sharers = size_.on_cpu && !size_.copies ? size_.num_local : 1;
     place(memory_.gathered, width_ * gathered_elements() / sharers, false);
-    // A shard that is being copied from the host or read from a file.
-    if (offload_ == Offload::all || weights_in_file()) {
+    if (offload_ == Offload::all) {  // a shard that is being copied from the host
       place(memory_.gathered, width_ * size_.largest_unit / shards_, false);
+    }
+    if (weights_in_file()) {  // shards that are being read
+      place(memory_.gathered, width_ * alive(1) / shards_, false);
     }
   }
 
