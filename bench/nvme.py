@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizer's step with its state on NVMe, and the disk's own rate by fio.
 
-fio reads and writes at once, with the sizes and the depth of the runtime's requests (io_uring, O_DIRECT). The bound of a
-step is the slower of the disk, for the bytes that the step moves at fio's rate, and the update in memory. fio and the
-step run in turn; medians."""
+fio reads and writes at once, with the sizes and the depth of the runtime's requests (io_uring, O_DIRECT). The bound
+of a step is the slower of the disk, for the bytes that the step moves at fio's rate, and the update in memory. fio and
+the step run in turn; medians."""
 import argparse
 import json
 import os
@@ -25,9 +25,9 @@ options = parser.parse_args()
 def fio_rate():
     """Bytes per second, read and written together."""
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        command = ["fio", "--name=rate", f"--directory={folder}", "--ioengine=io_uring", "--direct=1", "--rw=rw", "--bs=1M",
-                   "--iodepth=8", f"--size={24 * options.params // 2}", "--time_based", f"--runtime={options.seconds}",
-                   "--output-format=json"]
+        command = ["fio", "--name=rate", f"--directory={folder}", "--ioengine=io_uring", "--direct=1", "--rw=rw",
+                   "--bs=1M", "--iodepth=8", f"--size={24 * options.params // 2}", "--time_based",
+                   f"--runtime={options.seconds}", "--output-format=json"]
         job = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["jobs"][0]
     return job["read"]["bw_bytes"] + job["write"]["bw_bytes"]
 
@@ -36,14 +36,15 @@ rates, steps = [], []
 for _ in range(options.rounds):
     rates.append(fio_rate())
     program = os.path.join(options.build, "bin", "nvme_bench")
-    steps.append(json.loads(subprocess.run([program, options.folder, str(options.params)], check=True, capture_output=True,
-                                           text=True).stdout))
+    command = [program, options.folder, str(options.params)]
+    steps.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 rate = statistics.median(rates)
 nvme, memory = (statistics.median(step[name] for step in steps) for name in ("nvme_s", "memory_s"))
 moved = steps[0]["bytes_per_step"]
 bound = max(moved / rate, memory)
-result = {"params": options.params, "engine": steps[0]["engine"], "fio_bytes_per_s": rate, "step_bytes_per_s": moved / nvme,
-          "step_s": nvme, "update_in_memory_s": memory, "disk_s": moved / rate, "of_bound": bound / nvme}
+result = {"params": options.params, "engine": steps[0]["engine"], "fio_bytes_per_s": rate,
+          "step_bytes_per_s": moved / nvme, "step_s": nvme,
+          "update_in_memory_s": memory, "disk_s": moved / rate, "of_bound": bound / nvme}
 print(f"disk by fio {rate / 1e9:.2f} GB/s, step {moved / nvme / 1e9:.2f} GB/s ({steps[0]['engine']})")
 print(f"step {nvme * 1e3:.0f} ms; disk alone {moved / rate * 1e3:.0f} ms, update in memory {memory * 1e3:.0f} ms: "
       f"{bound / nvme:.0%} of the bound")

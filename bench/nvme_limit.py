@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose optimizer state is a multiple of the memory limit of its control group trains and resumes.
 
-Runs train_gpt in ZeRO 3 with bf16, weights and optimizer state on NVMe, in a control group with a limit (as root; cgroup v2,
-or v1). Three runs: some steps without a stop; the first half with a checkpoint; the second half from it. Prints the bytes
-of the state, the limit, the peak of the group, and whether the losses are equal. --without runs it in memory, too, which
-the kernel ends."""
+Runs train_gpt in ZeRO 3 with bf16, weights and optimizer state on NVMe, in a control group with a limit (as root;
+cgroup v2, or v1). Three runs: some steps without a stop; the first half with a checkpoint; the second half from it.
+Prints the bytes of the state, the limit, the peak of the group, and whether the losses are equal. --without runs it in
+memory, too, which the kernel ends."""
 import argparse
 import json
 import os
@@ -66,10 +66,12 @@ def train(folder, name, steps, more=(), offload=True):
     with open(config, "w", encoding="utf-8") as file:
         json.dump({"zero_optimization": zero, "bf16": {"enabled": True}, "aio": {"block_size": 262144},
                    "train_micro_batch_size_per_gpu": "auto"}, file)
-    command = [os.path.join(options.build, "bin", "acclaunch"), "--quiet", "--cpu", "--num_processes", str(options.ranks),
-               "--use_deepspeed", "--deepspeed_config_file", config, os.path.join(options.build, "bin", "train_gpt"),
+    programs = os.path.join(options.build, "bin")
+    command = [f"{programs}/acclaunch", "--quiet", "--cpu", "--num_processes", str(options.ranks), "--use_deepspeed",
+               "--deepspeed_config_file", config, f"{programs}/train_gpt",
                "--data", os.path.join(folder, "text"), "--layers", str(options.layers), "--heads", "8", "--dim",
-               str(options.dim), "--seq_len", "16", "--micro_batch", "1", "--steps", str(steps), "--metrics", metrics, *more]
+               str(options.dim), "--seq_len", "16", "--micro_batch", "1", "--steps", str(steps), "--metrics", metrics,
+               *more]
     process = subprocess.run(command, preexec_fn=GROUP.enter, stdout=subprocess.DEVNULL, check=False)
     lines = []
     if os.path.exists(metrics):
@@ -95,13 +97,14 @@ try:
         optimizer = state * 12 / 18
         if first[0] != 0 or second[0] != 0:
             sys.exit(f"nvme_limit: the two parts ended with status {first[0]} and {second[0]}")
-        print(f"optimizer state {optimizer / 1e6:.0f} MB = {optimizer / LIMIT:.1f} times the limit of {LIMIT / 1e6:.0f} MB; "
-              f"in files {state / 1e6:.0f} MB; peak of the group {GROUP.peak() / 1e6:.0f} MB")
+        print(f"optimizer state {optimizer / 1e6:.0f} MB = {optimizer / LIMIT:.1f} times the limit of "
+              f"{LIMIT / 1e6:.0f} MB; in files {state / 1e6:.0f} MB; peak of the group {GROUP.peak() / 1e6:.0f} MB")
         print(f"losses without a stop {whole}")
-        print(f"losses of two parts   {first[1] + second[1]}: {'equal' if first[1] + second[1] == whole else 'DIFFERENT'}")
+        equal = first[1] + second[1] == whole
+        print(f"losses of two parts   {first[1] + second[1]}: {'equal' if equal else 'DIFFERENT'}")
         if options.without:
             status = train(top, "without", 1, offload=False)[0]
             print(f"in memory: status {status}" + (" (killed)" if status in (137, -signal.SIGKILL) else ""))
-        sys.exit(0 if first[1] + second[1] == whole else 1)
+        sys.exit(0 if equal else 1)
 finally:
     GROUP.remove()

@@ -104,9 +104,9 @@ class SwapDevice final : public device::Device, public std::enable_shared_from_t
                     kernels::ClipFigures* figures, device::Stream& stream) override {
     host_->clip_to_norm(squares, ranks, max_norm, figures, stream);
   }
-  void orthogonalize(float* matrix, std::size_t rows, std::size_t columns, int iterations,
-                     float eps) override {
-    host_->orthogonalize(matrix, rows, columns, iterations, eps);
+  [[nodiscard]] int threads() const noexcept override { return host_->threads(); }
+  void run_parts(std::size_t parts, const std::function<void(std::size_t)>& task) override {
+    host_->run_parts(parts, task);
   }
 
  private:

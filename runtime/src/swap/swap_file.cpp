@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <utility>
 
 namespace acc::swap {
@@ -27,7 +28,8 @@ UniqueFd create_nameless(const std::string& folder) {
   if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
     return file;
   }
-  const std::string path = fmt::format("{}/.acc-nvme-{}", folder, ::getpid());
+  const std::string path =
+      fmt::format("{}/.acc-nvme-{}-{:08x}", folder, ::getpid(), std::random_device{}());
   file = create_file(path, O_RDWR, 0600);
   ::unlink(path.c_str());
   return file;
@@ -36,10 +38,18 @@ UniqueFd create_nameless(const std::string& folder) {
 }  // namespace
 
 SwapFile::SwapFile(std::string folder, std::string setting)
-    : folder_(std::move(folder)), setting_(std::move(setting)), file_(create_nameless(folder_)) {
+    : folder_(std::move(folder)), setting_(std::move(setting)) {
+  const auto failed = [this](const std::string& reason) {
+    return Error(Errc::config,
+                 fmt::format("offload to nvme: cannot make a file in {}: {}", describe(), reason));
+  };
+  try {
+    file_ = create_nameless(folder_);
+  } catch (const Error& error) {
+    throw failed(error.what());
+  }
   if (!file_) {
-    throw Error(Errc::config, fmt::format("offload to nvme: cannot make a file in {}: {}",
-                                          describe(), std::strerror(errno)));
+    throw failed(std::strerror(errno));
   }
 }
 

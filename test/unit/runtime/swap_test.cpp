@@ -188,6 +188,10 @@ TEST_CASE("a swap file is private, has no name, and holds its space") {
   CHECK(error_of([] { return SwapFile("/nowhere/acc", "offload_optimizer_nvme_path").nbytes(); }) ==
         "config: offload to nvme: cannot make a file in /nowhere/acc "
         "(offload_optimizer_nvme_path): No such file or directory");
+  // A file system without O_TMPFILE.
+  CHECK(error_of([] { return SwapFile("/proc", "offload_optimizer_nvme_path").nbytes(); })
+            .starts_with("config: offload to nvme: cannot make a file in /proc "
+                         "(offload_optimizer_nvme_path): cannot create /proc/.acc-nvme-"));
 }
 
 TEST_CASE("copies, casts and zeros of any part of memory in a file") {

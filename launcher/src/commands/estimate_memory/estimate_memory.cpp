@@ -200,6 +200,7 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
       row.strategy == Strategy::hybrid_shard || row.strategy == Strategy::hybrid_shard_zero2;
   return (!hybrid || options.num_local < options.num_processes) &&
          (offload.offload != Offload::all || row.offloads_weights) &&
+         (options.nvme != "all" || row.offloads_weights) &&
          (offload.offload == Offload::none || !options.cpu) &&
          (options.offload == "any" || options.offload == offload.name);
 }
