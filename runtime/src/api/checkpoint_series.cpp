@@ -253,7 +253,7 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::load_newest(Model& mo
                                            : fmt::format("step {} on disk, {}",
                                                          static_cast<std::int64_t>(on_disk), *path);
   const bool from_memory = choice && static_cast<double>(choice->step) >= on_disk;
-  if (runtime_.rank() == 0 && (choice || state.settings.identity.restart_count > 0)) {
+  if (runtime_.rank() == 0 && (choice || path || state.settings.identity.restart_count > 0)) {
     std::string how;
     if (from_memory) {
       how += reason.empty() ? "" : "; " + reason;

@@ -58,6 +58,7 @@ std::unique_ptr<NeighbourCopy> NeighbourCopy::make(const RuntimeSettings& settin
     return nullptr;
   }
   std::unique_ptr<NeighbourCopy> made(new NeighbourCopy);
+  made->world_ = groups.world;
   made->device_ = device::open_cpu_device();
   made->settings_ = settings;
   made->settings_.device = settings::Device::cpu;
@@ -219,6 +220,13 @@ void NeighbourCopy::exchange_all(const SnapshotFile& file, int place) {
   }
 }
 
+// The waiting thread's watch reads the reason from the store, or knows it already.
+void NeighbourCopy::stop(const std::string& reason) const noexcept {
+  for (const Lane* const lane : {&out_, &in_}) {
+    lane->group->abort(reason, Errc::collective);
+  }
+}
+
 std::optional<std::string> NeighbourCopy::exchange(const SnapshotFile& file, int place) noexcept {
   if (failure_) {
     return std::nullopt;  // it has been reported
@@ -227,9 +235,7 @@ std::optional<std::string> NeighbourCopy::exchange(const SnapshotFile& file, int
     exchange_all(file, place);
   } catch (const std::exception& error) {
     failure_ = fmt::format("no copies of snapshots on other machines any more: {}", error.what());
-    for (const Lane& lane : {out_, in_}) {
-      lane.group->abort(*failure_, Errc::collective);
-    }
+    stop(*failure_);
   }
   return failure_;
 }

@@ -36,6 +36,11 @@ class NeighbourCopy {
   /// sent. Returns the reason if something has failed: nothing is exchanged any more then, and the
   /// older copies stay.
   std::optional<std::string> exchange(const SnapshotFile& file, int place) noexcept;
+  /// Reason why the job has failed, if it has. Any thread.
+  [[nodiscard]] std::optional<std::string> job_failure() const { return world_->failure(); }
+  /// Ends an exchange that another thread waits for: its peer may be on a machine that is lost
+  /// without a word. Soon afterwards `exchange` returns.
+  void stop(const std::string& reason) const noexcept;
 
  private:
   /// One direction: to the next machine, or from the one before.
@@ -50,6 +55,7 @@ class NeighbourCopy {
   void limit(std::size_t nbytes, double seconds) const;
 
   NeighbourCopy() = default;
+  std::shared_ptr<collectives::ProcessGroup> world_;  ///< of the training
   device::DevicePtr device_;
   std::unique_ptr<rendezvous::Store> store_;
   settings::RuntimeSettings settings_;

@@ -5,10 +5,16 @@
 #include "state_dict/background_thread.hpp"
 #include "state_dict/snapshot_meta.hpp"
 
+#include <chrono>
 #include <utility>
 
 namespace acc::state_dict {
 namespace {
+
+/// Interval in which a wait for another machine looks whether the job has failed.
+constexpr std::chrono::milliseconds kGlance{200};
+/// Time for which it goes on after that: peers that live end their part.
+constexpr std::chrono::seconds kAfterFailure{2};
 
 std::vector<std::unique_ptr<SnapshotFile>> open_all(const std::vector<std::string>& paths,
                                                     std::size_t own) {
@@ -54,6 +60,7 @@ SnapshotMemory::~SnapshotMemory() {
 
 std::optional<std::string> SnapshotMemory::wait() {
   if (thread_.joinable()) {
+    await_thread();
     thread_.join();
   }
   return std::exchange(failure_, std::nullopt);
@@ -67,6 +74,28 @@ void SnapshotMemory::forget_after(std::int64_t step) {
   }
   if (kept_.value_or(step) > step) {
     kept_.reset();
+  }
+}
+
+void SnapshotMemory::await_thread() {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> failed;
+  bool stopped = false;
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kGlance, [this] { return ended_; })) {
+    if (neighbour_ == nullptr || stopped) {
+      continue;
+    }
+    const auto failure = neighbour_->job_failure();
+    if (failure && !failed) {
+      failed = Clock::now();
+    }
+    if (failed && Clock::now() - *failed >= kAfterFailure) {
+      lock.unlock();
+      neighbour_->stop(failure.value_or("the job has failed"));
+      lock.lock();
+      stopped = true;
+    }
   }
 }
 
@@ -93,6 +122,7 @@ void SnapshotMemory::keep(std::span<const Part> parts, const SavedState& state,
     }
   }
   // Without a snapshot too: the ranks of other machines exchange theirs with this one.
+  ended_ = false;
   thread_ = background_thread("acc-snapshot", [this, begun] { complete(begun.get()); });
   if (failed != nullptr) {
     std::rethrow_exception(failed);
@@ -202,6 +232,9 @@ void SnapshotMemory::complete(const Begun* begun) noexcept {
   if (begun != nullptr) {
     begun->copy->end();
   }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace acc::state_dict

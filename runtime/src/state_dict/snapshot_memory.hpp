@@ -5,8 +5,10 @@
 #include "state_dict/neighbour_copy.hpp"
 #include "state_dict/snapshot_file.hpp"
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,7 +45,8 @@ class SnapshotMemory {
   /// call it in the same steps. Throws Error(out_of_memory | config); the other snapshot stays
   /// whole then.
   void keep(std::span<const Part> parts, const SavedState& state, const Series& series);
-  /// Waits for the snapshot that is being made. Returns the reason if it is not complete.
+  /// Waits for the snapshot that is being made; for a rank of another machine only while the job
+  /// has not failed. Returns the reason if it is not complete.
   std::optional<std::string> wait();
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
@@ -58,6 +61,7 @@ class SnapshotMemory {
                              const Series& series);
   void write_now(std::span<const Part> parts, Begun& begun);
   void complete(const Begun* begun) noexcept;
+  void await_thread();
 
   std::vector<std::unique_ptr<SnapshotFile>> files_;
   SnapshotFile& own_;
@@ -65,6 +69,9 @@ class SnapshotMemory {
   std::optional<std::int64_t> kept_;          ///< step of the last snapshot of this process
   std::vector<device::MemoryPtr> staging_;    ///< page-locked, by model, if its updater is a GPU
   std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = true;                   ///< the thread's work; guarded by mutex_
   std::optional<std::string> failure_;  ///< of the thread; read when it has ended
 };
 

@@ -14,6 +14,8 @@
 
 #include <chrono>
 #include <functional>
+#include <latch>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -290,6 +292,52 @@ TEST_CASE("snapshots that are damaged on a neighbour's machine are not used") {
   memories.clear(1);
   memories.damage(0, 3);  // the copy of rank 1's snapshot of step 4
   CHECK(attempt(job, path, memories, 5).from == path + "/checkpoint_0");
+}
+
+TEST_CASE("a rank ends although the machine that sends it a snapshot is lost without a word") {
+  const TemporaryFolder folder;
+  const Memories memories(2);
+  std::latch has_ended(1);
+  Job job = job_with_memory(2, Strategy::full_shard, 0, 2);
+  job.timeout = std::chrono::hours(1);
+  acc::test::run_ranks(job, [&](auto settings, auto store) {
+    const bool is_lost = settings.identity.rank == 1;
+    settings.snapshot_memory = memories.paths(settings.identity);
+    {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(1);
+      ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}}});
+      int steps = 0;
+      auto optimizer = model.optimizer(acc::ProgramRule{[&](const auto&) {
+        if (is_lost && steps == 2) {
+          throw std::runtime_error("lost");  // aborts the groups of the training
+        }
+      }});
+      const acc::CheckpointSeries series(runtime, folder.path().string(), {});
+      const auto step = [&] {
+        net.micro_step(acc::test::usual_gradient(0, 0));
+        optimizer.step();
+        ++steps;
+      };
+      step();
+      step();
+      if (!is_lost) {
+        CHECK(series.keep_in_memory(model, optimizer, {}));  // waits for what rank 1 does not send
+      }
+      try {
+        step();
+        runtime.barrier();
+        FAIL_CHECK("the step was made");
+      } catch (const std::exception&) {
+      }
+      if (is_lost) {
+        has_ended.wait();  // its connections stay open
+      }
+    }
+    if (!is_lost) {
+      has_ended.count_down();
+    }
+  });
 }
 
 TEST_CASE("a rank sends its snapshot at most at the rate of the setting") {

@@ -50,7 +50,7 @@ class ACC_API CheckpointSeries {
   };
   /// Loads the newest state: that in the memory of the machines, if all of it is whole, whatever
   /// number of ranks has made it, and if its step is not before that of `newest`; else `newest`.
-  /// Empty if there is neither. Rank 0 logs which and why.
+  /// Empty if there is neither. Rank 0 logs which and why, with memory_checkpoint_every.
   /// Collective. Throws what `Runtime::load` throws.
   [[nodiscard]] std::optional<Resumed> resume(Model& model, Optimizer& optimizer) const;
 
