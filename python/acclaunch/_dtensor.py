@@ -45,12 +45,48 @@ def _full(self, *, grad_placements=None):
 # ---- operations on DTensors and plain tensors --------------------------------------------------------
 
 
-def _changes_dtensor(function, arguments):
-    """True for a function such as Tensor.add_ or torch._foreach_add_ of a DTensor, or of a list of them."""
-    name, first = getattr(function, "__name__", ""), arguments[0] if arguments else None
+def _changes_dtensor(name, arguments, keywords):
+    """True for a function such as Tensor.add_ or torch._foreach_add_ of a DTensor, or of a list of them, or with one
+    for its result."""
+    if isinstance(keywords.get("out"), DTensor):
+        return True
+    first = arguments[0] if arguments else None
     first = first[0] if isinstance(first, (tuple, list)) and first else first
-    return isinstance(first, DTensor) and (
+    return isinstance(first, DTensor) and name not in ("requires_grad_", "detach_") and (
         name.startswith("__i") or name == "__setitem__" or (name.endswith("_") and not name.endswith("__")))
+
+
+# Functions that read one value of a tensor: torch takes a rank's part of a sum.
+_VALUES = {"item", "__bool__", "__complex__", "__float__", "__int__", "__index__"}
+# Functions that change some elements: torch fails, or changes a copy.
+_CHANGES_OF_ELEMENTS = {
+    "__setitem__", "fill_diagonal_", "index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_",
+    "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "tril_", "triu_"}
+# Functions whose results are views, but copies where torch gathers a DTensor.
+_PARTS = {"__getitem__", "chunk", "diagonal", "narrow", "select", "split", "tensor_split", "unbind"}
+
+
+def _change_elements(function, name, tensor, arguments, keywords):
+    """By a whole copy of a DTensor over rows. Collective."""
+    whole = _full_tensor(tensor.detach()).clone()
+    arguments, keywords = map_tensors(lambda each: _full_tensor(each.detach()) if isinstance(each, DTensor) else each,
+                                      (arguments, keywords))
+    function(whole, *arguments, **keywords)
+    _rows.set_rows(tensor, whole)
+    return None if name == "__setitem__" else tensor
+
+
+def _mark_parts(found, tensor, arguments):
+    """Remembers which results of one of _PARTS are copies, so that a change of one is refused."""
+    index = arguments[1] if len(arguments) > 1 else None
+    if any(isinstance(each, (torch.Tensor, list)) for each in (index if isinstance(index, tuple) else (index,))):
+        return  # a copy in any case
+    results = []
+    tensors_in(found, results)
+    for each in results:
+        if isinstance(each, DTensor) and each._local_tensor.untyped_storage().data_ptr() != \
+                tensor._local_tensor.untyped_storage().data_ptr():
+            each._acc_is_copied_part = True
 
 
 def _has_norms_of_rows(tensor):
@@ -79,25 +115,36 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
     factors that differ between ranks, and it lacks many functions."""
     if not all(each is torch.Tensor or issubclass(each, (DTensor, torch.nn.Parameter)) for each in types):
         return NotImplemented
-    keywords, given = keywords or {}, []
+    keywords, given, name = keywords or {}, [], function.__name__
     with as_plain():
         tensors_in(arguments, given)
         tensors_in(keywords, given)
         if any(_has_norms_of_rows(each) for each in given):
             arguments, keywords = map_tensors(_with_norms, (arguments, keywords))
+        first, changes = arguments[0] if arguments else None, _changes_dtensor(
+            name, arguments, keywords)
+        if name in _VALUES and not all(each.is_replicate() for each in first._spec.placements):
+            return function(_full_tensor(first.detach()))
+        if changes and getattr(first, "_acc_is_copied_part", False) and "out" not in keywords:
+            raise NotSupportedError(f"{name} of a copy of a part of a DTensor, which has the rows of several ranks, "
+                                    "would be lost: change the part in the DTensor itself, as in tensor[0] = value")
+        if changes and name in _CHANGES_OF_ELEMENTS and not (torch.is_grad_enabled() and first.requires_grad) \
+                and first._spec.placements == _rows.placements_of(first._spec.mesh):
+            return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
         plain = [each for each in given if not isinstance(each, DTensor)]
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
-        if not (has_graph and any_requires_grad(plain)) or function.__name__ == "__set__":
+        if not (has_graph and any_requires_grad(plain)) or name == "__set__":
             try:
                 found = function(*arguments, **keywords)
+                if name in _PARTS and isinstance(first, DTensor):
+                    _mark_parts(found, first, arguments)
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
                 if not stands_for_whole and "got mixed torch.Tensor and DTensor" not in str(error):
                     raise
         mesh = next(each.device_mesh for each in given if isinstance(each, DTensor))
-        changes = _changes_dtensor(function, arguments)
 
         def convert(tensor):
             if isinstance(tensor, DTensor):
@@ -128,8 +175,10 @@ def _get_data(self):
 
 
 def _set_data(self, value):
-    """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor."""
-    if isinstance(value, DTensor) and value.shape == self.shape:
+    """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor. Of a
+    plain value it gets its rows."""
+    if isinstance(value, torch.Tensor) and value.shape == self.shape:
+        value = _rows.distributed(value.detach(), self)
         value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
     _data.__set__(self, value)
     if isinstance(value, DTensor):

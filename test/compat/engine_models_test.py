@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_models_test.py ACCLAUNCH PACKAGE [--all] [--steps N] [--dtype bfloat16 --torch]: trains tiny random models of
-transformers, sharded at `_no_split_modules` by the engine acc, and the same models unsharded in the same processes,
-with gradients that torch averages over the ranks (--torch: sharded by torch's engine). Losses and norms must be equal,
-step by step; then one rank and three resume from the checkpoint of two. Exits with 77 without transformers."""
+"""engine_models_test.py ACCLAUNCH PACKAGE [--all] [--steps N] [--dtype bfloat16 --torch] [--zero STAGE]: trains tiny
+random models of transformers, sharded at `_no_split_modules` by the engine acc (--zero: by DeepSpeed's interface), and
+the same models unsharded in the same processes, with gradients that torch averages over the ranks (--torch: sharded by
+torch's engine). Losses and norms must be equal, step by step; then one rank and three resume from the checkpoint of two.
+Exits with 77 without transformers."""
 
 import argparse
 import importlib.util
@@ -161,57 +162,131 @@ def units_of(model):
     return [each for each in reversed(chosen or lists) if any(True for _ in each.parameters())]
 
 
-class Plain:
-    """The unsharded model."""
+class Engine:
+    """What both trainings have in common: torch's functions."""
 
-    @staticmethod
-    def shard(model, _):
-        for each in model.modules():
-            each._is_fsdp_managed_module = True  # then transformers computes what layerdrop skips
-
-    @staticmethod
-    def sync(model, wanted):
+    def shard(self, training):
         pass
 
-    @staticmethod
-    def reduce(model):
+    def backward(self, training, loss, is_last):
+        loss.backward()
+
+    def step(self, training):
+        """Returns the norm of the gradients before they were clipped."""
+        import torch
+        norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        return (norm.full_tensor() if hasattr(norm, "full_tensor") else norm).item()
+
+    def state(self, training):
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+        return {"model": get_model_state_dict(training.model),
+                "optimizer": get_optimizer_state_dict(training.model, training.optimizer)}
+
+    def set_state(self, training, state):
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+        set_model_state_dict(training.model, state["model"])
+        set_optimizer_state_dict(training.model, training.optimizer, state["optimizer"])
+
+
+class Plain(Engine):
+    """The unsharded model. has_zeros: a parameter that no rank has used gets a gradient of zeros."""
+
+    def __init__(self, has_zeros):
+        self.has_zeros = has_zeros
+
+    def shard(self, training):
+        for each in training.model.modules():
+            each._is_fsdp_managed_module = True  # then transformers computes what layerdrop skips
+
+    def step(self, training):
         import torch
         import torch.distributed as dist
-        for each in model.parameters():
-            reached = torch.tensor(float(each.grad is not None))
+        for each in training.model.parameters():
+            reached = torch.tensor(float(each.grad is not None or (self.has_zeros and each.requires_grad)))
             dist.all_reduce(reached)
             if reached:
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
                 dist.all_reduce(each.grad)
                 each.grad /= dist.get_world_size()
+        return super().step(training)
+
+    def save(self, training, path):
+        import torch
+        import torch.distributed as dist
+        if dist.get_rank() == 0:
+            torch.save(self.state(training), path)
+
+    def load(self, training, path):
+        import torch
+        self.set_state(training, torch.load(path, weights_only=False))
 
 
-class Sharded:
+class Sharded(Engine):
     def __init__(self, fully_shard, policy):
         self.fully_shard, self.policy = fully_shard, policy
 
-    def shard(self, model, mesh):
-        keywords = dict(mesh=mesh, **{"mp_policy": self.policy} if self.policy else {})
-        for each in units_of(model):
+    def shard(self, training):
+        keywords = {"mp_policy": self.policy} if self.policy else {}
+        for each in units_of(training.model):
             self.fully_shard(each, **keywords)
-        self.fully_shard(model, **keywords)
+        self.fully_shard(training.model, **keywords)
 
-    @staticmethod
-    def sync(model, wanted):
-        model.set_requires_gradient_sync(wanted)
+    def backward(self, training, loss, is_last):
+        training.model.set_requires_gradient_sync(is_last)
+        loss.backward()
 
-    @staticmethod
-    def reduce(model):
-        pass
+    def save(self, training, path):
+        import torch.distributed.checkpoint as dcp
+        dcp.save(self.state(training), checkpoint_id=path)
+
+    def load(self, training, path):
+        import torch.distributed.checkpoint as dcp
+        state = self.state(training)
+        dcp.load(state, checkpoint_id=path)
+        self.set_state(training, state)
+
+
+class Zero(Engine):
+    """DeepSpeed's interface."""
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    def shard(self, training):
+        import deepspeed
+        import torch
+        config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
+                  "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": self.stage}}
+        trained = [each for each in training.model.parameters() if each.requires_grad]
+        training.model, training.optimizer, *_ = deepspeed.initialize(
+            model=training.model, config=config, optimizer=torch.optim.AdamW(trained, lr=1e-2))
+
+    def backward(self, training, loss, is_last):
+        training.model.backward(loss, scale_wrt_gas=False)
+        if not is_last:
+            training.model.step()
+
+    def step(self, training):
+        training.model.step()
+        return float(training.model.get_global_grad_norm())
+
+    def save(self, training, path):
+        training.model.save_checkpoint(path)
+
+    def load(self, training, path):
+        training.model.load_checkpoint(path)
 
 
 class Training:
-    def __init__(self, name, engine, mesh, dtype):
+    def __init__(self, name, engine, dtype):
         import torch
-        self.name, self.engine = name, engine
+        self.name, self.engine, self.optimizer = name, engine, None
         self.model = made(name, dtype)
-        engine.shard(self.model, mesh)
-        self.optimizer = torch.optim.AdamW([each for each in self.model.parameters() if each.requires_grad], lr=1e-2)
+        engine.shard(self)
+        self.optimizer = self.optimizer or torch.optim.AdamW(
+            [each for each in self.model.parameters() if each.requires_grad], lr=1e-2)
 
     def steps(self, numbers):
         """Losses and norms: one more row in the first batch of each step than in the second."""
@@ -222,30 +297,15 @@ class Training:
             torch.manual_seed(100 * number + dist.get_rank())
             generator = torch.Generator().manual_seed(100 * number + dist.get_rank())
             for rows in (3, 2):
-                self.engine.sync(self.model, rows == 2)
                 loss = self.model(**MODELS[self.name][2](torch, generator, rows)).loss / 2
-                loss.backward()
+                self.engine.backward(self, loss, rows == 2)
                 found.append(loss.item())
-            self.engine.reduce(self.model)
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
-            found.append((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).item())
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            found.append(self.engine.step(self))
         self.model.eval()
         with torch.no_grad():
             found.append(self.model(**MODELS[self.name][2](torch, generator, 1)).loss.item())
         self.model.train()
         return found
-
-    def state(self):
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
-        return {"model": get_model_state_dict(self.model),
-                "optimizer": get_optimizer_state_dict(self.model, self.optimizer)}
-
-    def set_state(self, state):
-        from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
-        set_model_state_dict(self.model, state["model"])
-        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
 
 
 def expect_equal(ours, theirs, tolerance):
@@ -254,37 +314,30 @@ def expect_equal(ours, theirs, tolerance):
     return difference
 
 
-def compare(name, engines, mesh, options, folder):
+def compare(name, engines, options, folder):
     import torch
     import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
 
-    dtype = torch.float32
     tolerance = 1e-5 if options.dtype == "float32" else 2e-2  # some losses are bfloat16, of 8 bits
-    ours, theirs = (Training(name, engine, mesh, dtype) for engine in engines)
+    ours, theirs = trainings = [Training(name, engine, torch.float32) for engine in engines]
     if options.resume:
-        state = ours.state()
-        dcp.load(state, checkpoint_id=f"{folder}/ours")
-        ours.set_state(state)
-        theirs.set_state(torch.load(f"{folder}/theirs", weights_only=False))
+        for number, training in enumerate(trainings):
+            training.engine.load(training, f"{folder}/{number}")
+        difference = 0
     else:
         numbers = range(options.steps)
         difference = expect_equal(ours.steps(numbers), theirs.steps(numbers), tolerance)
-        for training in (ours, theirs):  # each rank has its own statistics (BatchNorm)
-            for each in training.model.buffers():
+        for number, training in enumerate(trainings):
+            for each in training.model.buffers():  # each rank has its own statistics (BatchNorm)
                 dist.broadcast(each, 0)
-        dcp.save(ours.state(), checkpoint_id=f"{folder}/ours")
-        if dist.get_rank() == 0 and not options.torch:
-            torch.save(theirs.state(), f"{folder}/theirs")
+            training.engine.save(training, f"{folder}/{number}")
     numbers = range(options.steps, options.steps + 2)
-    after = expect_equal(ours.steps(numbers), theirs.steps(numbers), tolerance)
-    return after if options.resume else max(after, difference)
+    return max(difference, expect_equal(ours.steps(numbers), theirs.steps(numbers), tolerance))
 
 
 def worker(options):
     import torch
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
     from torch.distributed.fsdp import fully_shard as of_torch
 
@@ -293,15 +346,15 @@ def worker(options):
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     policy = None if options.dtype == "float32" else MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-    engines = Sharded(fully_shard, policy), Sharded(of_torch, policy) if options.torch else Plain
+    engines = (Sharded(fully_shard, policy) if options.zero is None else Zero(options.zero),
+               Sharded(of_torch, policy) if options.torch else Plain(options.zero is not None))
     failed = 0
     for name in options.models:
         folder = pathlib.Path(options.folder) / name.replace(", ", "_")
         folder.mkdir(exist_ok=True)
         try:
-            difference = compare(name, engines, mesh, options, folder)
+            difference = compare(name, engines, options, folder)
             result = f"equal ({difference:.0e})"
         except Exception as error:
             if not options.keep_on:
@@ -324,6 +377,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--torch", action="store_true", help="the other engine is torch's")
+    parser.add_argument("--zero", type=int, help="the interface is DeepSpeed's, with this stage")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--keep_on", action="store_true")
     parser.add_argument("--folder")
@@ -332,10 +386,13 @@ def main():
         return worker(options)
     with tempfile.TemporaryDirectory() as folder:
         for ranks in (2,) if options.torch else (2, 1, 3):
-            run = subprocess.Popen([options.acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks),
-                                    "--preload", PRELOADED, os.path.abspath(__file__), *sys.argv[1:],
+            engine = [] if options.zero is None else ["--engine", "acc"]
+            preloaded = PRELOADED if options.zero is None else f"{PRELOADED},deepspeed"
+            run = subprocess.Popen([options.acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), *engine,
+                                    "--preload", preloaded, os.path.abspath(__file__), *sys.argv[1:],
                                     "--folder", folder, *["--resume"] * (ranks != 2)],
-                                   env=os.environ | {"PYTHONPATH": options.package, "PYTHON_EXEC": sys.executable},
+                                   env=os.environ | {"PYTHONPATH": options.package, "PYTHON_EXEC": sys.executable,
+                                                     "DS_ACCELERATOR": "cpu"},
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             output = []
             for line in run.stdout:

@@ -686,6 +686,40 @@ def expect_muon(mesh, shard):
             assert torch.equal(ours, whole), (options, whole.shape, (ours - whole).abs().max())
 
 
+def expect_whole(mesh, shard):
+    """Changes of a sharded parameter, and numbers that are read, are those of the whole one."""
+    other = torch.linspace(-1, 1, WORDS * SIZE).sin().view(WORDS, SIZE)
+    row, mask = other[3].clone(), other > 0.2
+    changes = (
+        lambda each: each.add_(other), lambda each: each.mul_(row), lambda each: each.copy_(row),
+        lambda each: each.__setitem__(1, 2.0), lambda each: each.__setitem__((3, 2), 0.5),
+        lambda each: each.__setitem__(12, row), lambda each: each.__setitem__(mask, 0.1),
+        lambda each: each.__setitem__(each > 0.5, 0.0),
+        lambda each: each.index_copy_(0, torch.tensor([4, 9]), other[:2]),
+        lambda each: torch.add(each, other, out=each), lambda each: torch._foreach_lerp_([each], [other], 0.3),
+        lambda each: setattr(each, "data", other.clone()), lambda each: setattr(each, "data", each.data * 2),
+        lambda each: nn.utils.vector_to_parameters(torch.arange(float(other.numel())), [each]))
+    numbers = (
+        lambda each: each.sum().item(), lambda each: float(each.norm()), lambda each: bool((each > 0.99).any()),
+        lambda each: torch.stack([each.norm(dim=0).sum(), each.norm(1)]).mean(), lambda each: int(each.argmax()),
+        lambda each: F.mse_loss(each, other), lambda each: torch.equal(each, other))
+    net = Trial(shard, mesh, {}).sharded(Net(tied=False))
+    loss_of(net, torch.zeros(1, 2, dtype=torch.int64)).backward()
+    weight = net.head.weight
+    whole = weight.detach().full_tensor().clone()
+    for number, change in enumerate(changes):
+        with torch.no_grad():
+            change(weight)
+            change(whole)
+            expect_equal(("change", number), *(
+                [float(read(each).full_tensor() if isinstance(read(each), DTensor) else read(each)) for read in numbers]
+                for each in (weight, whole)), 1e-5)
+        assert torch.equal(weight.full_tensor(), whole), number
+    with torch.no_grad():
+        net(torch.zeros(1, 2, dtype=torch.int64))
+    assert torch.equal(weight.full_tensor(), whole)
+
+
 def travels(mesh, ours, theirs, folder):
     """What one engine has saved, the other resumes from."""
     def made(shard):
@@ -781,6 +815,12 @@ def refused(mesh, shard):
         [nn.Linear(2, 2), nn.Linear(2, 2)], mesh=mesh)[0](torch.ones(1, 2)))
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
+
+    def change_of_part():
+        with torch.no_grad():
+            net().head.weight[2].mul_(3)
+
+    expect(NotSupportedError, "mul_ of a copy of a part of a DTensor", change_of_part)
 
     def for_inputs():
         made = net()
@@ -891,6 +931,7 @@ def worker(folder):
         for case, tolerance in cases.items():
             expect_equal((case.__name__, gather), run(case, ours, mesh), expected[case], tolerance)
     expect_muon(mesh, ours)
+    expect_whole(mesh, ours)
     if ranks == 4:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         expect_equal("hybrid", run(accumulation, ours, mesh), run(accumulation, theirs, mesh), 2e-6)
