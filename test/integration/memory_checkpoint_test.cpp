@@ -66,7 +66,71 @@ int times_in(const std::string& text, const std::string& part) {
   return times;
 }
 
+pid_t parent_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("PPid:")) {
+      return std::stoi(line.substr(5));
+    }
+  }
+  return 0;
+}
+
+/// A launcher and its worker that are stopped, as a machine that loses its power: no connection is
+/// closed. Killed at the end.
+class Frozen {
+ public:
+  explicit Frozen(const Program& launcher) {
+    pid_t process = std::stoi(launcher.out().substr(launcher.out().rfind("pid ") + 4));
+    for (bool is_last = false; !is_last; process = parent_of(process)) {
+      is_last = process == launcher.pid();
+      processes_.push_back(process);
+      REQUIRE(::kill(process, SIGSTOP) == 0);
+    }
+  }
+  ~Frozen() {
+    for (const pid_t process : processes_) {
+      ::kill(process, SIGKILL);
+    }
+  }
+  Frozen(const Frozen&) = delete;
+  Frozen& operator=(const Frozen&) = delete;
+
+ private:
+  std::vector<pid_t> processes_;
+};
+
 }  // namespace
+
+TEST_CASE("workers that handle SIGTERM do not wait for a rank on a machine that is lost") {
+  const TemporaryFolder folder;
+  const acc::test::ReservedPort port;
+  // Both end within the deadline of the test only if their collectives fail: no time limit does it.
+  const std::vector<std::string> flags = {
+      "--num_machines",      "2",
+      "--min_machines",      "1",
+      "--rdzv_backend",      "c10d",
+      "--main_process_ip",   "127.0.0.1",
+      "--main_process_port", port.text(),
+      "--rdzv_conf",         "heartbeat_timeout=1,last_call_timeout=600",
+      "--shutdown_timeout",  "3600"};
+  const std::string more = "--checkpoint " + (folder.path() / "run").string();
+  Program first(run(1'000'000, more, flags));
+  first.wait_for_text("waiting");
+  Program second(run(1'000'000, more, flags));
+  for (Program* const each : {&first, &second}) {
+    each->wait_for_text("pid ");
+  }
+  first.wait_for_text("tokens/s", 2);
+  const Frozen frozen(second);
+  first.wait_for_text("round 1: 1 machine, 1 worker");
+  first.wait_for_text("pid ", 2);  // it goes on alone
+  first.wait_for_text("tokens/s", 3);
+  first.signal(SIGUSR1);
+  CHECK(first.wait() == 0);
+  CAPTURE(first.err());
+  CHECK(first.out().find("is lost") + first.err().find("is lost") != 2 * std::string::npos);
+}
 
 TEST_CASE("workers that are killed resume from memory, with the losses of an undisturbed run") {
   const TemporaryFolder folder;
@@ -170,7 +234,7 @@ TEST_CASE("--rejoin is refused where it is not possible") {
     std::string why;
   };
   for (const Refused& each :
-       {Refused{{"--num_processes", "2"}, "needs --max_restarts"},
+       {Refused{{"--num_processes", "2"}, "needs a job with restarts"},
         Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--num_machines", "2",
                  "--machine_rank", "1", "--main_process_ip", "127.0.0.1"},

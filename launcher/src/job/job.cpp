@@ -284,7 +284,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
     options.have_rejoined = [this](const auto& workers) { return have_rejoined(workers); };
     options.on_rejoined = [this](bool rejoined) {
       say(rejoined ? "all workers have rejoined"
-                   : fmt::format("workers did not rejoin within {} s (--shutdown_timeout)",
+                   : fmt::format("workers did not rejoin within {} s",
                                  plan_.supervision.shutdown_timeout.count()),
           rejoined ? LogLevel::info : LogLevel::err);
     };

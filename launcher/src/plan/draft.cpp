@@ -348,7 +348,7 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   const bool is_engine_acc =
       draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
   const char* const why =
-      plan.supervision.max_restarts == 0      ? "needs --max_restarts above 0"
+      plan.supervision.max_restarts == 0      ? "needs a job with restarts"
       : plan.layout.num_machines > 1          ? "works on one machine only in this version"
       : plan.layout.local_world_size == 1     ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"

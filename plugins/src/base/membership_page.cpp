@@ -146,6 +146,18 @@ bool MembershipPage::await_change(std::uint32_t seen, std::chrono::milliseconds 
   }
 }
 
+void MembershipPage::await_news() const noexcept {
+  constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
+  const std::uint32_t changes = page_->changes.load();
+  if (page_->over.load() == 0) {
+    ::syscall(SYS_futex, &page_->changes, FUTEX_WAIT, changes, &kSecond, nullptr, 0);
+  }
+}
+
+void MembershipPage::wake() noexcept {
+  page_->changed();
+}
+
 void MembershipPage::joined(int slot, std::uint32_t epoch) noexcept {
   if (slot >= 0 && slot < kSlots) {
     page_->joined[static_cast<std::size_t>(slot)].store(epoch + 1);

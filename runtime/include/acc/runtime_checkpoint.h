@@ -186,10 +186,10 @@ ACC_API acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, a
  * the launcher has given the ranks of the processes that ended to others, makes all process groups
  * anew, and loads as acc_checkpoint_series_resume does. Handles stay valid. End the open scopes
  * before; their ends may fail, too. The processes that are new call acc_checkpoint_series_resume as
- * their first collective call after they have made their optimizer. Collective. ACC_NOT_FOUND:
- * there is nothing to load, and the model has its initial values. ACC_NOT_SUPPORTED: the launcher
- * replaces no ranks, or this job cannot rejoin (docs/checkpoints.md, "Rejoin"). ACC_TIMEOUT: none
- * was replaced in time. */
+ * their first collective call after they have made their optimizer. Fill functions of pure
+ * initialisers are called again. Collective. ACC_NOT_FOUND: there is nothing to load, and the model
+ * has its initial values. ACC_NOT_SUPPORTED: the launcher replaces no ranks, or this job cannot
+ * rejoin (docs/checkpoints.md, "Rejoin"). ACC_TIMEOUT: none was replaced in time. */
 ACC_API acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model* model,
                                                 acc_optimizer* optimizer, acc_program_state** state,
                                                 char* from, size_t capacity) ACC_NOEXCEPT;

@@ -73,7 +73,12 @@ Runtime Runtime::from_environment() {
 }
 
 Runtime Runtime::from_settings(const settings::RuntimeSettings& settings) {
-  return from_settings(settings, collectives::connect_store(settings.identity));
+  auto watch = detail::RoundWatch::make(settings);
+  Runtime runtime = from_settings(
+      settings,
+      collectives::connect_store(settings.identity, watch ? watch->token() : std::stop_token()));
+  runtime.state_->round_watch = std::move(watch);
+  return runtime;
 }
 
 Runtime Runtime::from_settings(const settings::RuntimeSettings& settings,

@@ -160,10 +160,12 @@ void RuntimeState::open_page() {
   }
   try {
     page_ = std::make_shared<MembershipPage>(settings.membership);
-    origin_ = std::move(store);
+    if (page_->replaces()) {
+      origin_ = std::move(store);
+    }
   } catch (const Error& error) {
     logger(Component::runtime)
-        .warn("changes of the job's membership are not seen: {}", error.what());
+        .debug("changes of the job's membership are not seen: {}", error.what());
   }
 }
 

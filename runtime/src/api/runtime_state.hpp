@@ -5,6 +5,7 @@
 #include "acc/checkpoint/files/atomic_folder.hpp"
 #include "acc/runtime.hpp"
 #include "api/activation_store.hpp"
+#include "api/round_watch.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/late_doubles.hpp"
@@ -57,6 +58,7 @@ class RuntimeState {
 
   settings::RuntimeSettings settings;
   device::Opened compute;
+  std::unique_ptr<RoundWatch> round_watch;   ///< of `store`; null: none
   std::unique_ptr<rendezvous::Store> store;  ///< null for one rank
   sharding::Groups groups;
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace

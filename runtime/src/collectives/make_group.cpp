@@ -118,12 +118,15 @@ std::string store_prefix(const settings::WorkerIdentity& identity, std::string_v
                      identity.run_id, identity.restart_count);
 }
 
-std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity) {
+std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity,
+                                                 std::stop_token stop) {
   if (identity.world_size == 1) {
     return nullptr;
   }
+  rendezvous::TcpStoreOptions options;
+  options.stop = std::move(stop);
   auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
-                                                      std::chrono::seconds(60));
+                                                      std::chrono::seconds(60), std::move(options));
   // A second runtime of this process must not read the keys of an earlier one, so each connection
   // has its own number. Ranks agree on it because all of them make their runtimes in the same
   // order.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,9 @@ std::string store_prefix(const settings::WorkerIdentity& identity, std::string_v
 
 /// Connects to the job's store at MASTER_ADDR:MASTER_PORT. The returned store adds this attempt's
 /// key prefix. Null if the job has one rank. Throws if the store cannot be reached within 60 s.
-std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity);
+/// stop: ends the calls of the store and of its clones with Error(connection).
+std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity,
+                                                 std::stop_token stop = {});
 
 /// The local address from which this machine sends to `host`; the job's other machines can reach
 /// this machine at it. Connects a UDP socket, which sends no packet. Throws Error(connection) if

@@ -280,7 +280,7 @@ TEST_CASE("a rank that ends before the group is made is named on rank 0 and the 
   for (const Error& error :
        {leader.get().value(), thrown_by([&] { UniqueFd none = waiting.take(1); }).value()}) {
     CAPTURE(std::string(error.what()));
-    CHECK(error.code() == Errc::collective);
+    CHECK(error.code() == Errc::peer_lost);
     CHECK(error.rank() == 1);
     CHECK(contains(error.what(), "rank 1 (pid "));
   }

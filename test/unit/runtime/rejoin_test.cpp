@@ -96,6 +96,8 @@ class StoreProcess {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
+  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  void freeze() const { ::kill(pid_, SIGSTOP); }
   StoreProcess(const StoreProcess&) = delete;
   StoreProcess& operator=(const StoreProcess&) = delete;
 
@@ -394,4 +396,53 @@ TEST_CASE("a round that is over ends the waits of its ranks with the reason") {
     CHECK(said.starts_with("machine 3 is"));
     CHECK(said.find('\n') == std::string::npos);
   }
+}
+
+TEST_CASE("a round that is over ends waits for a store on a machine that is lost") {
+  const StoreProcess store;
+  auto page = MembershipPage::create(false);
+  std::map<pid_t, int> ranks;
+  std::array<int, 2> ready{};
+  REQUIRE(::pipe(ready.data()) == 0);
+  for (const int rank : {0, 1}) {
+    auto settings = acc::test::settings_of(job_of(Strategy::full_shard, 2, 2), rank);
+    settings.membership = fmt::format("/proc/self/fd/{}", page.fd());
+    settings.identity.master_port = store.port();
+    ranks[run_process([&] {
+      auto runtime = acc::Runtime::from_settings(settings);
+      (void)!::write(ready[1], "x", 1);
+      if (rank == 1) {  // as a machine without power
+        ::raise(SIGSTOP);
+      }
+      try {
+        runtime.barrier();
+      } catch (const Error& error) {
+        if (error.code() != Errc::peer_lost || std::string(error.what()).find("no power") != 0) {
+          throw;
+        }
+        std::_Exit(17);
+      }
+    })] = rank;
+  }
+  char byte = 0;
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+  }
+  store.freeze();
+  page.end_round("no power");
+  while (!ranks.empty()) {
+    int status = 0;
+    const pid_t ended = ::waitpid(-1, &status, 0);
+    const auto found = ranks.find(ended);
+    if (found != ranks.end() && found->second == 0) {
+      CHECK(WIFEXITED(status));
+      CHECK(WEXITSTATUS(status) == 17);
+      std::erase_if(ranks, [](const auto& each) { return each.second == 0; });
+      ::kill(ranks.begin()->first, SIGKILL);
+    } else if (found != ranks.end()) {
+      ranks.erase(found);
+    }
+  }
+  ::close(ready[0]);
+  ::close(ready[1]);
 }

@@ -46,6 +46,11 @@ class ACC_API MembershipPage {
   /// Waits until the epoch is not `seen` or the round is over. Returns false after `timeout`.
   [[nodiscard]] bool await_change(std::uint32_t seen, std::chrono::milliseconds timeout) const;
 
+  /// Waits for the next change or `wake`, at most a second. May return early.
+  void await_news() const noexcept;
+  /// Ends the waits of all processes, which look again and wait on.
+  void wake() noexcept;
+
   /// A worker has joined `epoch` with all its groups. slot: its local rank; those from kSlots on
   /// are not recorded.
   void joined(int slot, std::uint32_t epoch) noexcept;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/round_watch.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <chrono>
+#include <csignal>
+
+namespace acc::detail {
+
+std::unique_ptr<RoundWatch> RoundWatch::make(const settings::RuntimeSettings& settings) {
+  if (settings.membership.empty() || settings.identity.num_nodes == 1) {
+    return nullptr;
+  }
+  try {
+    return std::unique_ptr<RoundWatch>(new RoundWatch(settings.membership));
+  } catch (const Error&) {  // RuntimeState tells why
+    return nullptr;
+  }
+}
+
+RoundWatch::RoundWatch(const std::string& page) : page_(page) {
+  // The thread keeps all signals blocked, so that they reach the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+RoundWatch::~RoundWatch() {
+  ends_ = true;
+  page_.wake();
+  thread_.join();
+}
+
+void RoundWatch::run() {
+  while (!ends_ && !page_.round_end()) {
+    page_.await_news();
+  }
+  if (!ends_) {
+    over_.request_stop();
+  }
+}
+
+}  // namespace acc::detail

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/base/membership_page.hpp"
+#include "acc/settings/sharding_settings.hpp"
+
+#include <atomic>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+namespace acc::detail {
+
+/// Requests a stop when the launcher says that the round is over. For calls of the store, which may
+/// be on the machine that is lost: no reply comes, and no connection ends. Has a thread.
+class RoundWatch {
+ public:
+  /// Null for a job on one machine, whose store is its launcher's, and without a page.
+  static std::unique_ptr<RoundWatch> make(const settings::RuntimeSettings& settings);
+  ~RoundWatch();
+  RoundWatch(const RoundWatch&) = delete;
+  RoundWatch& operator=(const RoundWatch&) = delete;
+
+  [[nodiscard]] std::stop_token token() const { return over_.get_token(); }
+
+ private:
+  explicit RoundWatch(const std::string& page);
+  void run();
+
+  MembershipPage page_;
+  std::stop_source over_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace acc::detail
