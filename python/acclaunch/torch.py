@@ -17,8 +17,8 @@ import acclaunch.c10d  # registers the back end acc of torch.distributed
 from acclaunch import _optimizer
 from acclaunch._library import (AccConnectionError, AccMemoryError, AccTimeoutError, CollectiveError,
                                 ConfigError, DeviceError, DisagreementError, Error, InternalError,
-                                InvalidArgumentError, NotFoundError, NotSupportedError, ProcessError,
-                                ProtocolError)
+                                InvalidArgumentError, NotFoundError, NotSupportedError, PeerLostError,
+                                ProcessError, ProtocolError)
 from acclaunch._optimizer import *  # what its __all__ names
 from acclaunch._runtime import CheckpointSeries, Runtime, SavedState
 from acclaunch._sharding import (export_weights, fully_shard, gathered, load_weights,
@@ -28,5 +28,6 @@ __all__ = [
     *_optimizer.__all__, "Runtime", "fully_shard", "no_sync", "gathered", "state_dict", "load_weights",
     "export_weights", "CheckpointSeries", "SavedState", "memory_report", "traffic_report", "Error",
     "InvalidArgumentError", "ConfigError", "DisagreementError", "NotSupportedError", "NotFoundError", "AccTimeoutError",
-    "AccConnectionError", "ProtocolError", "ProcessError", "CollectiveError", "DeviceError", "AccMemoryError", "InternalError",
+    "AccConnectionError", "ProtocolError", "ProcessError", "CollectiveError", "DeviceError", "AccMemoryError",
+    "InternalError", "PeerLostError",
 ]

@@ -225,9 +225,9 @@ def test_accelerate():
 
 
 def test_failures():
-    for how, words in {"killed": r"CollectiveError: rank 1 \(pid \d+\) ended before it reached all_reduce",
+    for how, words in {"killed": r"PeerLostError: rank 1 \(pid \d+\) ended before it reached all_reduce",
                        "hangs": r"AccTimeoutError: timeout: rank 1 did not reach all_reduce .* within 10 s",
-                       "left": r"CollectiveError: rank 1 \(pid \d+\) left the group before it reached",
+                       "left": r"PeerLostError: rank 1 \(pid \d+\) left the group before it reached",
                        "other size": r"CollectiveError: collective number \d+ of acc\[0,1\] differs: "
                                      r".*rank 1 calls all_reduce \(sum\) of 3 x float32",
                        "other call": r"CollectiveError: collective number \d+ of acc\[0,1\] differs: "

@@ -223,7 +223,7 @@ def run(package, kind, machines):
         try:
             # Only rank 0 ends; a child of rank 1 has its streams.
             said, complaints = ranks[0].communicate(timeout=300)
-            assert "CollectiveError: " in said and "rank 1" in said, (kind, said, complaints)
+            assert "PeerLostError: " in said and "rank 1" in said, (kind, said, complaints)
             assert "left the group" not in said, said
             assert ranks[1].wait(timeout=300) == -signal.SIGKILL, (kind, said, complaints)
             if kind != "c10d":

@@ -588,7 +588,7 @@ CALLBACKS = {
     "schedule": schedule_of_one_rank, "interrupt": interrupted_schedule, "values": values_of_one_rank,
     "rule": rule_of_one_rank, "backward": backward_of_one_rank}
 SAID = {
-    "backward": ("CollectiveError: rank 1 left the backward of unit 'root' because of an error",
+    "backward": ("PeerLostError: rank 1 left the backward of unit 'root' because of an error",
                  "ArithmeticError: no such gradient"),
     "schedule": ("CollectiveError: rank 1 failed in the learning rates of a step: ZeroDivisionError",
                  "ZeroDivisionError: float division"),
@@ -669,7 +669,7 @@ def test_two_ranks(acclaunch, package):
 
     expect("differ", r"DisagreementError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d")
     expect("dies", "# the user's line")
-    expect("dies", r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of RuntimeError: mat1 and "
+    expect("dies", r"\[0\] PeerLostError: .*rank 1 left the forward of unit '1' because of RuntimeError: mat1 and "
            "mat2")
     for part, said in SAID.items():
         for rank, text in enumerate(said):

@@ -14,7 +14,7 @@
  *    done, the caller keeps inputs and outputs, and does not write to them.
  *  - timeout_ms: limit for each wait for another rank; 0 means the group's.
  *  - Results of reductions are computed in rank order and are bitwise the same on all ranks.
- *  - ACC_COLLECTIVE, ACC_TIMEOUT: a rank failed, left, was late or called something else; the
+ *  - ACC_PEER_LOST, ACC_COLLECTIVE, ACC_TIMEOUT: a rank ended, called something else, was late; the
  * message names it. The group is then aborted on all ranks, and every later call fails.
  *  - Ranks in calls are indices in the group. A rank does not send to itself; tags are not
  * negative.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct GroupSpec {
   /// Called now and then in waits, on any thread: throws Error(peer_lost) if the members of the job
   /// have changed, so that the wait is in vain. May be empty.
   std::function<void()> check = {};
+
+  /// The reason if `check` throws. Any thread.
+  [[nodiscard]] std::optional<std::string> members_changed() const;
 
   /// Message for a timeout of `what` while this rank waited for group member `peer`. Sets `late` to
   /// the global rank at fault: the rank at the end of the chain of waits that starts at `peer`.

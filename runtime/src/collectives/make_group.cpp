@@ -71,6 +71,17 @@ std::vector<int> ranks_by_host(const std::vector<int>& ranks,
 
 }  // namespace
 
+std::optional<std::string> GroupSpec::members_changed() const {
+  try {
+    if (check) {
+      check();
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
 std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int& late, int last,
                                          bool elsewhere) const {
   const int awaited = ranks[static_cast<std::size_t>(peer)];

@@ -72,9 +72,10 @@ constexpr Half kHalves[] = {{DType::bfloat16, 0x3f80, 0x7f80, 0x7fc0},
 /// Small, so that most cases need many chunks.
 constexpr std::size_t kChunkNbytes = 8192;
 
-/// ends: the body aborts the group itself.
+/// ends: the body aborts the group itself. check: GroupSpec::check.
 void with_groups(const Topology& topology, const std::function<void(ProcessGroup&)>& body,
-                 bool ends = false, std::chrono::seconds timeout = std::chrono::seconds(60)) {
+                 bool ends = false, std::chrono::seconds timeout = std::chrono::seconds(60),
+                 const std::function<void()>& check = {}) {
   Job job{.world_size = topology.world_size,
           .num_machines = topology.num_machines,
           .sharding = {},
@@ -84,7 +85,7 @@ void with_groups(const Topology& topology, const std::function<void(ProcessGroup
     std::vector<int> ranks(static_cast<std::size_t>(topology.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     const auto cpu = acc::device::open_cpu_device();
-    const GroupFactory factory(settings, store.get(), cpu, nullptr);
+    const GroupFactory factory(settings, store.get(), cpu, nullptr, check);
     std::shared_ptr<ProcessGroup> group = factory.make(ranks, "test");
     if (topology.staged) {
       group = std::make_shared<StagedGroup>(group, cpu, kChunkNbytes);
@@ -645,6 +646,44 @@ TEST_CASE("failure() returns on every rank, from any thread, why the group ended
           expect(*reason == "rank 0 gave up", "another reason: " + *reason);
         },
         true));
+  }
+}
+
+TEST_CASE("a change of the job's members ends waits and is a failure of every group") {
+  for (const Topology& topology : kTopologies) {
+    if (topology.world_size == 1) {
+      continue;
+    }
+    CAPTURE(topology.name);
+    std::atomic<bool> has_changed = false;
+    std::atomic<int> ended = 0;
+    const auto check = [&] {
+      if (has_changed) {
+        throw Error(acc::Errc::peer_lost, "machine 7 is lost");
+      }
+    };
+    CHECK_NOTHROW(with_groups(
+        topology,
+        [&](ProcessGroup& group) {
+          if (group.rank() == 0) {  // which takes part in nothing
+            has_changed = true;
+            expect(group.failure() == "machine 7 is lost", "no failure, or another one");
+            for (int seen = ended; seen < group.size() - 1; seen = ended) {
+              ended.wait(seen);
+            }
+            return;
+          }
+          std::optional<acc::Errc> code;
+          try {
+            group.barrier()->wait();
+          } catch (const Error& error) {
+            code = error.code();
+          }
+          ++ended;
+          ended.notify_all();
+          expect(code == acc::Errc::peer_lost, "another error, or none");
+        },
+        true, std::chrono::seconds(60), check));
   }
 }
 

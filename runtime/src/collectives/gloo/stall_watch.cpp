@@ -224,7 +224,8 @@ std::optional<std::string> StallWatch::failure() noexcept {
   if (!std::exchange(asked_, true)) {
     changed_.notify_all();
   }
-  return known_.get();
+  auto known = known_.get();
+  return known ? known : spec_.members_changed();
 }
 
 /// The store value is "<rank at fault or -1> <kLost or kFailed> <reason>". compare_set with an

@@ -349,7 +349,7 @@ std::optional<std::string> ShmChannel::failure() const {
                                      pids_[static_cast<std::size_t>(r)], end);
     }
   }
-  return std::nullopt;
+  return spec_.members_changed();
 }
 
 void ShmChannel::throw_if_aborted() const {
