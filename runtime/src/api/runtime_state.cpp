@@ -132,14 +132,15 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
-  if (!settings.trace.empty() && identity.local_rank == 0) {
+  open_page();
+  // A process that replaces another one adds to the trace of the ranks that have gone on.
+  const bool replaces_one = page_ && page_->epoch() > 0;
+  if (!settings.trace.empty() && identity.local_rank == 0 && !replaces_one) {
     create_trace(identity.restart_count);
   }
-  open_page();
+  open_snapshots();
   groups = meet();
   auto recorder = std::make_shared<flight::Recorder>(settings.flight_record, identity.rank);
-  open_snapshots();
-  share_snapshots(groups);
   if (!settings.trace.empty()) {
     tracer =
         std::make_shared<trace::Tracer>(settings.trace, identity.rank, compute.device, recorder);
@@ -182,7 +183,9 @@ sharding::Groups RuntimeState::meet_in_epoch() {
   }
   save_id = agree_on_number(settings.identity, settings.collective_timeout, store.get());
   history = save_id;
-  return sharding::make_groups(settings, store.get(), compute, check_);
+  auto made = sharding::make_groups(settings, store.get(), compute, check_);
+  share_snapshots(made);
+  return made;
 }
 
 sharding::Groups RuntimeState::meet() {
@@ -217,8 +220,10 @@ void RuntimeState::rejoin() {
   }
   end_save();
   last_background_.reset();
+  background_failure_.reset();  // it lacked a rank that is gone; rank 0 has warned
   if (snapshots != nullptr) {
     snapshots->wait();  // it reads memory that the new groups replace
+    snapshots->send_by(nullptr);
   }
   while (true) {
     groups.abort(
@@ -234,7 +239,6 @@ void RuntimeState::rejoin() {
     }
     try {
       const sharding::Groups fresh = meet();
-      share_snapshots(fresh);
       groups.recorder->restart();
       groups.renew(fresh);
       if (model) {

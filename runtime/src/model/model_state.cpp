@@ -222,6 +222,7 @@ void ModelState::renew() {
   context_.guard->release();
   counters_.uses = {};
   counters_.gradients_closed = 0;
+  sent_before_ = {};
   order_.clear();
   schedule_.restart();
   seed_ = declared_seed_;

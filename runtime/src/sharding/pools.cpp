@@ -173,6 +173,9 @@ void Pools::clear() {
   publications.clear();
   gradients.clear();
   fetches.clear();
+  if (gradient_offload) {
+    gradient_offload->drain();  // the next step begins with its own sums
+  }
 }
 
 }  // namespace acc::sharding

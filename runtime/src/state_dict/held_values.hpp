@@ -68,7 +68,7 @@ class HeldValues {
   std::int64_t first_;
   std::int64_t numel_;
   std::size_t size_;
-  Changes changes_;
+  Changes changes_ = Changes::at_any_time;
 };
 using HeldPtr = std::shared_ptr<HeldValues>;
 

@@ -72,9 +72,7 @@ void SnapshotMemory::forget_after(std::int64_t step) {
       own_.forget(place);
     }
   }
-  if (kept_.value_or(step) > step) {
-    kept_.reset();
-  }
+  kept_.reset();
 }
 
 void SnapshotMemory::await_thread() {
@@ -123,7 +121,14 @@ void SnapshotMemory::keep(std::span<const Part> parts, const SavedState& state,
   }
   // Without a snapshot too: the ranks of other machines exchange theirs with this one.
   ended_ = false;
-  thread_ = background_thread("acc-snapshot", [this, begun] { complete(begun.get()); });
+  try {
+    thread_ = background_thread("acc-snapshot", [this, begun] { complete(begun.get()); });
+  } catch (...) {
+    if (begun != nullptr) {
+      begun->copy->end();  // the next steps do not wait for it
+    }
+    throw;
+  }
   if (failed != nullptr) {
     std::rethrow_exception(failed);
   }
