@@ -165,8 +165,8 @@ def main():
             assert "acclaunch: engine acc, " in ours.stdout, ours.stdout
             for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
                 assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)
-        for flag, value in (("save_async", "true"), ("memory_checkpoint_every", "1")):
-            refused = run(flag, "--cpu", "--num_processes", "1", "--engine", "acc", f"--{flag}", value)
+        for flag, *value in (("save_async",), ("memory_checkpoint_every", "1")):
+            refused = run(flag, "--cpu", "--num_processes", "1", "--engine", "acc", f"--{flag}", *value)
             assert refused.returncode != 0 and f"{flag}: the engine acc does not support it" in refused.stdout, \
                 refused.stdout
 

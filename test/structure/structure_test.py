@@ -54,7 +54,7 @@ MORE_FILES_OF_SETTING = {
     "offload_optimizer_device": 6, "offload_optimizer_nvme_path": 8, "offload_param_device": 7,
     "offload_param_nvme_path": 8, "overlap_comm": 7, "parallelism_config_dp_replicate_size": 5,
     "parallelism_config_dp_shard_size": 7, "reduce_bucket_size": 6, "round_robin_gradients": 5,
-    "memory_checkpoint_every": 6, "quantized_gradients": 6, "quantized_weights": 6, "save_async": 12,
+    "memory_checkpoint_every": 7, "quantized_gradients": 6, "quantized_weights": 6, "save_async": 12,
     "stochastic_rounding": 7, "sub_group_size": 6, "zero3_init_flag": 7,
     "zero3_save_16bit_model": 6, "zero_hpz_partition_size": 11, "zero_stage": 16,
 }
