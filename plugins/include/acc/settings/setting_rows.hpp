@@ -254,8 +254,8 @@ return std::array{
                .plugin = field<&TrainingFields::deterministic>()},
     SettingRow{.section = training, .key = "save_async", .flag = Flag::toggle,
                .type = Type::boolean, .fallback = "false",
-               .help = "write checkpoints beside the training, which stops only while its state is "
-                       "copied to host memory",
+               .help = "write checkpoints beside the training, which goes on while its state is copied "
+                       "to host memory and written",
                .plugin = field<&TrainingFields::save_async>(),
                .engine = member<&ShardingSettings::save_async>("asynchronous saves")},
     SettingRow{.section = training, .key = "memory_checkpoint_every", .flag = Flag::value,
