@@ -8,10 +8,10 @@
 /// Numbers in few bits. A block of kCodeBlock numbers x becomes a scale s, float32, and an integer
 /// q for each number: x is about q s, and |q| is at most 127 with 8 bits, 7 with 4. s is the
 /// largest |x| of the block divided by that limit, and q is rounded to nearest even (blockwise
-/// quantisation of ZeRO++, arXiv 2306.10209, section 3.1).
+/// quantisation of ZeRO++, arXiv 2306.10209).
 ///
 /// A rotated block is first multiplied by an orthogonal matrix H of entries +1/16 and -1/16
-/// (Hadamard), which spreads outliers over the block (SDP4Bit, arXiv 2410.15526, section 3.3), and
+/// (Hadamard), which spreads outliers over the block (SDP4Bit, arXiv 2410.15526), and
 /// again, by its inverse, after it was read.
 ///
 /// Bounds, with s of the (rotated) block. Not rotated: the error of a number is at most s/2.
