@@ -166,12 +166,13 @@ class Trainer {
   /// Trains. If another rank is lost and replaced, goes on from the last state that all have.
   int train_to_end(SaveRequest* request) {
     const acc::ProgramState first_position = order_ ? order_->state() : acc::ProgramState();
-    auto resumed = series_ ? series_->resume(model_, optimizer_) : std::nullopt;
-    if (!resumed && !options_.resume.empty()) {
-      resumed = {runtime_.load(options_.resume, model_, optimizer_), options_.resume};
-    }
+    std::optional<acc::CheckpointSeries::Resumed> resumed;
+    bool has_resumed = false;
     while (true) {
       try {
+        if (!std::exchange(has_resumed, true)) {
+          resumed = resume();
+        }
         const std::int64_t first = start(resumed);
         return first < options_.steps ? train_steps(first, request) : 0;
       } catch (const acc::Error& error) {
@@ -185,6 +186,14 @@ class Trainer {
         }
       }
     }
+  }
+
+  std::optional<acc::CheckpointSeries::Resumed> resume() {
+    auto resumed = series_ ? series_->resume(model_, optimizer_) : std::nullopt;
+    if (!resumed && !options_.resume.empty()) {
+      resumed = {runtime_.load(options_.resume, model_, optimizer_), options_.resume};
+    }
+    return resumed;
   }
 
   /// Goes to the position of a state that was loaded. Returns the number of steps already made.

@@ -200,8 +200,11 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
     first_to_fail_ = index;
   }
   std::optional<WorkerSpec> again;
-  if (!end.ok() && options_.start_again &&
-      (state_ == AttemptState::running || state_ == AttemptState::replacing)) {
+  // While a worker is replaced, another one that exits has an error of its own, or cannot rejoin.
+  const bool may_be_replaced =
+      state_ == AttemptState::running ||
+      (state_ == AttemptState::replacing && end.kind == ProcessEnd::Kind::killed);
+  if (!end.ok() && options_.start_again && may_be_replaced) {
     again = options_.start_again(worker);
   }
   if (again) {

@@ -500,8 +500,9 @@ void DescriptorLinks::join() {
   links_.push_back({connect(name, spec_.timeout), 0});
   const int socket = links_.front().socket.get();
   if (socket < 0) {
+    // A rank that ends between its key and this call is lost, as in every later wait.
     throw Error(
-        Errc::protocol,
+        errno == ECONNREFUSED && spec_.check ? Errc::peer_lost : Errc::protocol,
         fmt::format("{} is not at the local socket that store key {} names: {} (it has ended, "
                     "runs in another network namespace, or another process wrote the key)",
                     leader, key, std::strerror(errno)));
