@@ -113,16 +113,21 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
     whole values; what changes a DTensor takes its own rows of the plain ones. Parameters that stand for whole ones
     (whole_outside) are computed with as whole ones where a gradient can flow: torch's sums over rows are not those of
     factors that differ between ranks, and it lacks many functions."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":  # of an attribute, which programs read often
+        with as_plain():
+            found = function(*arguments)
+        if not isinstance(found, torch.Tensor) or found.grad_fn is None:
+            return found
     if not all(each is torch.Tensor or issubclass(each, (DTensor, torch.nn.Parameter)) for each in types):
         return NotImplemented
-    keywords, given, name = keywords or {}, [], function.__name__
+    keywords, given = keywords or {}, []
     with as_plain():
         tensors_in(arguments, given)
         tensors_in(keywords, given)
         if any(_has_norms_of_rows(each) for each in given):
             arguments, keywords = map_tensors(_with_norms, (arguments, keywords))
-        first, changes = arguments[0] if arguments else None, _changes_dtensor(
-            name, arguments, keywords)
+        first, changes = arguments[0] if arguments else None, _changes_dtensor(name, arguments, keywords)
         if name in _VALUES and not all(each.is_replicate() for each in first._spec.placements):
             return function(_full_tensor(first.detach()))
         if changes and getattr(first, "_acc_is_copied_part", False) and "out" not in keywords:

@@ -2,8 +2,8 @@
 """engine_models_test.py ACCLAUNCH PACKAGE [--all] [--steps N] [--dtype bfloat16 --torch] [--zero STAGE]: trains tiny
 random models of transformers, sharded at `_no_split_modules` by the engine acc (--zero: by DeepSpeed's interface), and
 the same models unsharded in the same processes, with gradients that torch averages over the ranks (--torch: sharded by
-torch's engine). Losses and norms must be equal, step by step; then one rank and three resume from the checkpoint of two.
-Exits with 77 without transformers."""
+torch's engine). Losses and norms must be equal, step by step; then one rank and three resume from the checkpoint of
+two. Exits with 77 without transformers."""
 
 import argparse
 import importlib.util
@@ -388,8 +388,8 @@ def main():
         for ranks in (2,) if options.torch else (2, 1, 3):
             engine = [] if options.zero is None else ["--engine", "acc"]
             preloaded = PRELOADED if options.zero is None else f"{PRELOADED},deepspeed"
-            run = subprocess.Popen([options.acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), *engine,
-                                    "--preload", preloaded, os.path.abspath(__file__), *sys.argv[1:],
+            run = subprocess.Popen([options.acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks),
+                                    *engine, "--preload", preloaded, os.path.abspath(__file__), *sys.argv[1:],
                                     "--folder", folder, *["--resume"] * (ranks != 2)],
                                    env=os.environ | {"PYTHONPATH": options.package, "PYTHON_EXEC": sys.executable,
                                                      "DS_ACCELERATOR": "cpu"},
