@@ -19,8 +19,8 @@
  *  - Threads: only the thread that made a runtime uses it and the handles that it made.
  *  - Ranks: all ranks make the same calls in the same order. "Collective" means that the call waits
  *    for the other ranks. It fails with ACC_PEER_LOST if one of them ended or left, and with
- *    ACC_COLLECTIVE, ACC_TIMEOUT or ACC_CONNECTION if one failed, was late or called something else;
- *    afterwards every collective call fails.
+ *    ACC_COLLECTIVE, ACC_TIMEOUT or ACC_CONNECTION if one failed, was late or called something
+ * else; afterwards every collective call fails.
  *  - Every function returns ACC_INVALID_ARGUMENT for a NULL that is not allowed, an unknown kind, a
  *    call out of order, or a handle of another model. Other codes are listed at the function.
  *  - Strings are UTF-8 and copied if they are kept. Counts are elements unless the name says bytes;
