@@ -659,7 +659,7 @@ TEST_CASE("a change of the job's members ends waits and is a failure of every gr
     std::atomic<int> ended = 0;
     const auto check = [&] {
       if (has_changed) {
-        throw Error(acc::Errc::peer_lost, "machine 7 is lost");
+        throw acc::Error(acc::Errc::peer_lost, "machine 7 is lost");
       }
     };
     CHECK_NOTHROW(with_groups(
@@ -676,7 +676,7 @@ TEST_CASE("a change of the job's members ends waits and is a failure of every gr
           std::optional<acc::Errc> code;
           try {
             group.barrier()->wait();
-          } catch (const Error& error) {
+          } catch (const acc::Error& error) {
             code = error.code();
           }
           ++ended;

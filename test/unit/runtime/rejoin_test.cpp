@@ -126,8 +126,8 @@ std::array<std::ptrdiff_t, 2> held() {
 struct Rank {
   const Job& job;
   const StoreProcess& store;
-  std::string page;    ///< path of the membership page
-  std::string memory;  ///< path of the memory for snapshots; empty: none
+  std::string page;                   ///< path of the membership page
+  std::vector<std::string> memories;  ///< paths of the memory for snapshots, by rank
   fs::path folder;
   std::optional<Kill> kill;
 
@@ -140,7 +140,9 @@ struct Rank {
   void run(int rank) const {
     auto settings = acc::test::settings_of(job, rank);
     settings.membership = page;
-    settings.snapshot_memory = memory;
+    const auto& identity = settings.identity;
+    const auto first = memories.begin() + identity.node_rank * identity.local_world_size;
+    settings.snapshot_memory.assign(first, first + identity.local_world_size);
     auto runtime = acc::Runtime::from_settings(settings, store.connect(folder.string()));
     auto model = runtime.model(1);
     ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}},
@@ -242,19 +244,21 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
   auto page = MembershipPage::create(true);
   const auto path_of = [](int fd) { return fmt::format("/proc/{}/fd/{}", ::getpid(), fd); };
   std::vector<acc::UniqueFd> memories;
+  std::vector<std::string> paths;
   std::map<pid_t, int> ranks;
   std::vector<bool> was_killed(static_cast<std::size_t>(job.world_size));
   const auto start = [&](int rank, std::optional<Kill> kill) {
     const Rank process{.job = job,
                        .store = store,
                        .page = path_of(page.fd()),
-                       .memory = path_of(memories[static_cast<std::size_t>(rank)].get()),
+                       .memories = paths,
                        .folder = folder.path(),
                        .kill = kill};
     ranks[run_process([&] { process.run(rank); })] = rank;
   };
   for (int rank = 0; rank < job.world_size; ++rank) {
     memories.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
+    paths.push_back(path_of(memories.back().get()));
   }
   for (int rank = 0; rank < job.world_size; ++rank) {
     std::optional<Kill> own;
