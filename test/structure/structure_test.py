@@ -51,7 +51,7 @@ MORE_FILES_OF_SETTING = {
     "fsdp_reshard_after_forward": 10, "fsdp_sharding_strategy": 10, "fsdp_state_dict_type": 6,
     "fsdp_sync_module_states": 8, "fsdp_transformer_layer_cls_to_wrap": 6, "fsdp_version": 15,
     "gradient_accumulation_steps": 18, "gradient_clipping": 8, "mixed_precision": 26, "nan_policy": 5,
-    "offload_optimizer_device": 6, "offload_optimizer_nvme_path": 8, "offload_param_device": 7,
+    "offload_optimizer_device": 7, "offload_optimizer_nvme_path": 8, "offload_param_device": 7,
     "offload_param_nvme_path": 8, "overlap_comm": 7, "parallelism_config_dp_replicate_size": 5,
     "parallelism_config_dp_shard_size": 7, "reduce_bucket_size": 6, "round_robin_gradients": 5,
     "memory_checkpoint_every": 7, "quantized_gradients": 6, "quantized_weights": 6, "save_async": 12,

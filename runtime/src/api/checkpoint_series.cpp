@@ -198,7 +198,7 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
                                                                   Optimizer& optimizer) const {
   auto resumed = load_newest(model, optimizer);
   if (runtime_.state_->snapshots != nullptr) {
-    runtime_.state_->snapshots->forget_after(optimizer.steps());
+    runtime_.state_->snapshots->forget_after(optimizer.steps(), absolute(folder_));
   }
   return resumed;
 }

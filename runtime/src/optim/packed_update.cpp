@@ -65,7 +65,7 @@ PackedStates::PackedStates(const sharding::Context& context, sharding::FlatParam
   if (context_.swap) {
     throw Error(Errc::not_supported,
                 "states_8bit: states of an optimizer in 8 bits stay in memory in this version of "
-                "libacc_runtime: remove offload_optimizer_device nvme");
+                "libacc_runtime: remove the offload to nvme");
   }
   const bool is_whole = flat.ignored() || flat.owned().numel == flat.layout().padded_numel;
   for (int i = 0; !is_whole && i < context.groups.plan.shard_size(); ++i) {

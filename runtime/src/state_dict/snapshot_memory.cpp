@@ -66,9 +66,10 @@ std::optional<std::string> SnapshotMemory::wait() {
   return std::exchange(failure_, std::nullopt);
 }
 
-void SnapshotMemory::forget_after(std::int64_t step) {
+void SnapshotMemory::forget_after(std::int64_t step, const std::string& run) {
   for (const int place : {SnapshotFile::kOwn, SnapshotFile::kOwn + 1}) {
-    if (own_.head(place).step > step) {
+    const SnapshotFile::Head head = own_.head(place);
+    if (head.step > step && head.run == hash_of(run)) {
       own_.forget(place);
     }
   }

@@ -52,8 +52,9 @@ class SnapshotMemory {
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
   /// Null if it cannot be opened.
   [[nodiscard]] const SnapshotFile* file(std::size_t number) const { return files_[number].get(); }
-  /// Drops this rank's snapshots of steps after `step`, when none is being made. Not collective.
-  void forget_after(std::int64_t step);
+  /// Drops this rank's snapshots of a run after its step `step`, when none is being made. Not
+  /// collective.
+  void forget_after(std::int64_t step, const std::string& run);
 
  private:
   struct Begun;
