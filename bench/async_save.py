@@ -9,9 +9,9 @@ MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch and with torc
 each round, and measures for each: the time of a step; of a save for which the training waits (runtime.save;
 torch.distributed.checkpoint.save); the time until save_async and dcp.async_save return (the stall); the time until the
 checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. For
-acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one after each. Values
-are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and its
-state dict is made as for dcp.save. Prints lines of JSON, then a table.
+acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one after
+each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and
+its state dict is made as for dcp.save. Prints lines of JSON, then a table.
 """
 import argparse
 import collections

@@ -224,8 +224,8 @@ def _check_settings():
     if os.environ.get("ACC_SAVE_ASYNC", "false") == "true":
         raise NotSupportedError(
             "save_async: the engine acc does not support it. Accelerate's save_state gives the folder's name to the "
-            "program's hooks and returns it, for files that exist then, so it cannot write a folder that is complete or "
-            "absent later. Leave save_async out; torch.distributed.checkpoint.async_save saves beside the training")
+            "program's hooks and returns it, for files that exist then, so it cannot write a folder that is complete "
+            "or absent later. Leave save_async out; torch.distributed.checkpoint.async_save saves beside the training")
     if os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0"):
         raise NotSupportedError(
             "memory_checkpoint_every: the engine acc does not support it, since the optimizer's state is the "

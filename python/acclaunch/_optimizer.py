@@ -245,7 +245,8 @@ class TorchOptimizer(Optimizer):
         self.torch = make(list(zip(self._names, self._shards)), **options)
         cls = type(self.torch)
         own = {"Muon": "acc.Muon", "AdamW8bit": "acc.AdamW(…, states_8bit=True)",
-               "Adam8bit": "acc.AdamW(…, weight_decay=0, states_8bit=True)", "Lion8bit": "acc.Lion(…, states_8bit=True)"}
+               "Adam8bit": "acc.AdamW(…, weight_decay=0, states_8bit=True)",
+               "Lion8bit": "acc.Lion(…, states_8bit=True)"}
         if cls.__name__ in ("LBFGS", "Muon", "Adafactor") or cls.__module__.partition(".")[0] == "bitsandbytes":
             raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs more than one element "
                                     "at a time, and gets the elements of a shard" + (

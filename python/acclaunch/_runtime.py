@@ -232,11 +232,11 @@ class Runtime:
     def save_async(self, directory, module, optimizer, state=None, of_rank=None, refuse=False):
         """Saves the state of the call beside the training: a thread copies this rank's values to host memory
         and writes them. What a step, or a load, changes and the thread has not copied is copied before; the
-        weights under an optimizer of torch, buffers and the program's values before the return. At most one save is in flight: a second call waits for it, or
-        with `refuse` saves nothing and returns False, on all ranks alike. All ranks call it. A failure to
-        write does not disturb the training: rank 0 logs a warning, and `wait_save` raises it. `save`, `load`
-        and the end of the program wait for a save in flight. Raises NotSupportedError for FULL_STATE_DICT
-        and zero3_save_16bit_model."""
+        weights under an optimizer of torch, buffers and the program's values before the return. At most one
+        save is in flight: a second call waits for it, or with `refuse` saves nothing and returns False, on all
+        ranks alike. All ranks call it. A failure to write does not disturb the training: rank 0 logs a warning,
+        and `wait_save` raises it. `save`, `load` and the end of the program wait for a save in flight. Raises
+        NotSupportedError for FULL_STATE_DICT and zero3_save_16bit_model."""
         model = model_of(module)
         model.write_buffers()
         values = _program_values(model, optimizer, state, of_rank)

@@ -168,7 +168,8 @@ def launch(front_end, arguments, environment):
 ACCELERATE = ["--cpu", "--num_processes", "2", "--main_process_port", "0"]
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
 # One import for both ranks of what they use.
-PRELOAD = ["--preload", "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict,torch.distributed.tensor"]
+PRELOAD = ["--preload", "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict,"
+                        "torch.distributed.tensor"]
 
 
 def fork_rank(rank, port, how, stderr):
@@ -314,7 +315,8 @@ def test_autoload():
         lines, left = load(*patches, **options)
         assert any(what in line for line in lines), f"{what}: {lines}"
         assert "thread" not in what or left == [], left
-    for environment in ({"ACC_FLIGHT_RECORD": "/nowhere/0"}, {"ACC_FLIGHT_RECORD": "x" * 5000}, {"ACC_FLIGHT_RECORD": ""}):
+    for record in ("/nowhere/0", "x" * 5000, ""):
+        environment = {"ACC_FLIGHT_RECORD": record}
         lines, left = load(environment=environment)
         assert lines == [] and left == [], (environment, lines, left)
 

@@ -612,8 +612,8 @@ VARIABLES = {
 
 
 def worker(folder):
-    """Two ranks, in the attempt of their part. `differ`: they shard different modules. `class`: the launcher's class of units does not
-    exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
+    """Two ranks, in the attempt of their part. `differ`: they shard different modules. `class`: the launcher's class of
+    units does not exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
     rank 1 does not continue in its forward."""
     part = PARTS[int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
     print(f"begins {part}", flush=True)

@@ -5,7 +5,6 @@ Each launcher of a job stands for a machine. One is killed with its workers, ano
 resumes from the memory of the others, with the losses of an undisturbed run."""
 
 import json
-import os
 import pathlib
 import random
 import re

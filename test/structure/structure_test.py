@@ -59,7 +59,8 @@ MORE_FILES_OF_SETTING = {
     "zero3_save_16bit_model": 6, "zero_hpz_partition_size": 11, "zero_stage": 16,
 }
 MORE_FILES_OF_FLAG = {
-    "config_file": 5, "data_record": 4, "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 7, "gpu_ids": 4, "hostfile": 4,
+    "config_file": 5, "data_record": 4, "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 7, "gpu_ids": 4,
+    "hostfile": 4,
     "launcher": 6, "log_format": 4, "log_level": 4, "machine_rank": 16, "main_process_ip": 10,
     "main_process_port": 6, "master_addr": 4, "master_port": 4, "max_restarts": 7, "module": 5,
     "mpirun_hostfile": 6, "multi_gpu": 6, "nnodes": 4, "no_python": 6, "no_ssh": 4, "node_rank": 7,
