@@ -130,7 +130,7 @@ class RowMember(Member):
             raise InvalidArgumentError(f"parameter '{self.names[0]}' is on the meta device: call "
                                        "to_empty() of the module and give its parameters values")
         if local.data_ptr() != self.own.data_ptr():
-            # What `.data` has given keeps the values of before, and so does a parameter that may come back.
+            # A result of `.data` keeps the values of before, and so does a parameter that may come back.
             aliases = [alias() for each in {found, old} for alias in each.__dict__.pop("_acc_aliases", ())]
             for each in (*aliases, old):
                 if each is not None and each._local_tensor.data_ptr() == self.own.data_ptr():

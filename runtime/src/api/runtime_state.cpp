@@ -154,7 +154,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   }
 }
 
-/// A page that cannot be opened (by a worker in a container of its own) costs only its news.
+/// The job goes on without a page that cannot be opened (by a worker in another container).
 void RuntimeState::open_page() {
   if (settings.membership.empty()) {
     return;

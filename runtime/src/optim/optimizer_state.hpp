@@ -119,7 +119,7 @@ class OptimizerState {
   std::int64_t skipped_steps = 0;
 
  private:
-  /// Of ModelState::renew: everything but the settings is as after `agree`.
+  /// Part of ModelState::renew: everything but the settings is as after `agree`.
   void renew();
   void assign_groups(const std::vector<ParameterGroup>& groups);
   void check_groups() const;

@@ -45,7 +45,7 @@ struct GroupPlan {
 /// Throws Error(config) if a group size does not divide the number of ranks.
 GroupPlan plan_groups(const settings::RuntimeSettings& settings);
 
-/// What the groups of a job send to other machines, and how.
+/// Messages that the groups of a job send to other machines.
 struct Reach {
   bool weights = false;    ///< gathers of shards
   bool gradients = false;  ///< reductions
@@ -72,7 +72,7 @@ struct Groups {
   /// Flight recorder: receives every collective and the unit that it is for. Null: no recording.
   std::shared_ptr<flight::Recorder> recorder;
 
-  /// What this rank has sent to other machines, over all groups.
+  /// Bytes that this rank has sent to other machines, over all groups.
   [[nodiscard]] collectives::SentBytes sent() const;
   /// Throws Error(invalid_argument) in a child made by fork.
   void check_process() const;

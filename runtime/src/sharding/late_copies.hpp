@@ -97,7 +97,7 @@ class LateCopies {
 
   /// Called when the program gets memory of weights, which it may change at any time.
   void expose_weights(device::Device& device);
-  /// True if only `before_writes` tells of changes of moments, and nothing tells of those of
+  /// True if only `before_writes` announces changes of moments, and nothing announces those of
   /// weights.
   [[nodiscard]] bool weights_are_exposed() const noexcept { return exposed_; }
   /// The stream for copies from a GPU.

@@ -97,7 +97,7 @@ std::unique_ptr<NeighbourCopy> NeighbourCopy::make(const RuntimeSettings& settin
   return made;
 }
 
-/// What is sent: the bytes of a place, or others.
+/// Bytes that are sent: those of a place, or others.
 struct NeighbourCopy::Outgoing {
   SnapshotFile::Head head;
   const SnapshotFile* file = nullptr;

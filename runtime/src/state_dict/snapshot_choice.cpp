@@ -56,7 +56,7 @@ class SnapshotSet {
     return true;
   }
 
-  /// What a rank of this run reads of rank `rank` of that run: its snapshot, and if that lacks
+  /// Adds what a rank of this run reads of rank `rank` of that run: its snapshot, and if that lacks
   /// something, one of the same shard.
   void add_sources(int reader, int rank, std::vector<std::size_t>& to) const {
     to.push_back(nearest(reader, of_rank_.at(rank)));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-/// Which snapshots in memory a run resumes from. Pure: every rank decides alike.
+/// The choice of snapshots in memory that a run resumes from. Pure: every rank decides alike.
 namespace acc::state_dict {
 
 /// A whole snapshot in the memory of a machine. Made by rank `rank` of `ranks`, of which rank r

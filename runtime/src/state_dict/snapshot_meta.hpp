@@ -12,7 +12,7 @@
 
 namespace acc::state_dict {
 
-/// What a snapshot in memory holds besides its values, and where each value is.
+/// Contents of a snapshot in memory besides its values, and where each value is.
 struct SnapshotMeta {
   /// Elements [begin, begin + numel) of a parameter. at: of the first one, among the values.
   struct Piece {
@@ -49,7 +49,7 @@ struct SnapshotMeta {
 
 /// The arrays of a model in the order of a snapshot.
 std::vector<FlatArray> snapshot_arrays(const Part& part);
-/// What a snapshot of this rank's state holds, in the order of `snapshot_arrays`, then of buffers.
+/// Contents of a snapshot of this rank's state, in the order of `snapshot_arrays`, then of buffers.
 SnapshotMeta meta_of(std::span<const Part> parts, const SavedState& state);
 /// The same without the values that ranks with the same shard have too: new places of the others.
 SnapshotMeta without_replicated(const SnapshotMeta& meta);

@@ -52,7 +52,7 @@ class SnapshotRecovery {
     std::size_t in_array;  ///< in bytes
     std::size_t nbytes;
   };
-  /// What is stored of a parameter, in the order of sources.
+  /// Stored pieces of a parameter, in the order of sources.
   struct Stored {
     std::size_t source;
     SnapshotMeta::Piece piece;

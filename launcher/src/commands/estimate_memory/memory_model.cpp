@@ -165,7 +165,7 @@ class Model {
     if (!gathers || !on_.shard_parameters || whole || size_.persistent == size_.numel) {
       return;
     }
-    // Of a buffer that ranks share, each counts its part.
+    // Each rank counts its part of a buffer that they share.
     const std::int64_t sharers = size_.on_cpu && !size_.copies ? size_.num_local : 1;
     place(memory_.gathered, width_ * gathered_elements() / sharers, false);
     if (offload_ == Offload::all) {  // a shard that is being copied from the host

@@ -28,7 +28,7 @@ class ACC_API MembershipPage {
   MembershipPage& operator=(MembershipPage&&) = delete;
   ~MembershipPage();
 
-  /// Of a page that this process has made; closed when another program is executed.
+  /// The file of a page that this process has made; closed when another program is executed.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] bool replaces() const noexcept;
 

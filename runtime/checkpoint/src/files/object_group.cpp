@@ -68,7 +68,7 @@ class ObjectGroup final : public AtomicTarget {
 
 }  // namespace
 
-// What is left after a crash in between is marked as unfinished.
+// A crash in between leaves objects that are marked as unfinished.
 void remove_objects(const fs::path& group) {
   const std::vector<std::string> paths = files_below(group);
   mark_unfinished(group);

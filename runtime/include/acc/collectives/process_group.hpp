@@ -156,7 +156,7 @@ class ProcessGroup {
 
   /// True if the group connects ranks of several machines.
   [[nodiscard]] virtual bool spans_machines() const noexcept { return false; }
-  /// What this rank has sent so far over host memory; NCCL's messages are not counted.
+  /// Bytes that this rank has sent so far over host memory; NCCL's messages are not counted.
   [[nodiscard]] virtual SentBytes sent() const noexcept { return {}; }
 
   /// defer: true lets the peers learn of the collectives that are issued from now on together, when

@@ -66,7 +66,7 @@ namespace {
 /// Elements that are read from their code before they are summed: so few that they stay in cache.
 constexpr std::size_t kSummedAtOnce = 16 * kernels::kCodeBlock;
 
-/// What one rank contributes to a sum: in a code, or, if that is null, as it is.
+/// Contribution of one rank to a sum: in a code, or, if that is null, as it is.
 struct CodedPart {
   const std::byte* coded;
   const void* plain;

@@ -33,7 +33,7 @@ namespace acc::collectives {
 
 class Exchange;
 
-/// What a rank has sent, counted on any thread.
+/// Bytes that a rank has sent, counted on any thread.
 struct SentCounts {
   std::atomic<std::int64_t> gathered = 0;
   std::atomic<std::int64_t> reduced = 0;

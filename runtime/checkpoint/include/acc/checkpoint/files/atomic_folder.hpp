@@ -23,8 +23,7 @@ enum class Existing {
   refuse,  ///< the target is new: only another job can have made a folder with that name
 };
 
-/// What AtomicFolder does with one kind of target: a folder of a file system, or a group of
-/// objects.
+/// One kind of target of an AtomicFolder: a folder of a file system, or a group of objects.
 class AtomicTarget;
 
 class AtomicFolder {
