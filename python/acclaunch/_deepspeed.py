@@ -561,7 +561,7 @@ class Init(contextlib.AbstractContextManager):
     """deepspeed.zero.Init: parameters stay whole until deepspeed.initialize shards them, with rank 0's values."""
 
     def __init__(self, module=None, *_, **__):
-        if not dist.is_initialized():
+        if not deepspeed.comm.is_initialized():  # also if Accelerate has initialized torch.distributed
             deepspeed.init_distributed()
 
     def __exit__(self, *_):

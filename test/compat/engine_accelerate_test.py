@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_accelerate_test.py ACCLAUNCH: one program of Accelerate, on two ranks, without sharding (DDP on a CPU) and with
-`--engine acc` and sections for FSDP. Losses, norms, metrics and loaded states must be equal. Exits with 77 without
-Accelerate."""
+"""engine_accelerate_test.py ACCLAUNCH: one program of Accelerate, on two ranks, without sharding (DDP on a CPU) and
+with `--engine acc` and sections for FSDP and DeepSpeed. Losses, norms, metrics and loaded states must be equal. Exits
+with 77 without Accelerate."""
 
 import importlib.util
 import os
@@ -86,6 +86,10 @@ def train(folder):
     if os.environ.get("FSDP_VERSION", "2") == "2":
         assert PartialState().num_processes == 2  # a program may make it first
     accelerator = Accelerator(gradient_accumulation_steps=2)
+    if os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3":
+        import deepspeed
+        with deepspeed.zero.Init():  # transformers asks it for the rank when it makes a model
+            assert deepspeed.comm.get_rank() == accelerator.process_index
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
@@ -166,7 +170,7 @@ def main():
             for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
                 assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)
         for flag, *value in (("save_async",), ("memory_checkpoint_every", "1")):
-            refused = run(flag, "--cpu", "--num_processes", "1", "--engine", "acc", f"--{flag}", *value)
+            refused = run(flag, "--cpu", "--num_processes", "2", "--engine", "acc", f"--{flag}", *value)
             assert refused.returncode != 0 and f"{flag}: the engine acc does not support it" in refused.stdout, \
                 refused.stdout
 
