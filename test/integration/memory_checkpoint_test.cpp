@@ -149,7 +149,7 @@ TEST_CASE("workers that are killed resume from memory, with the losses of an und
   CAPTURE(launcher.out());
   CAPTURE(launcher.err());
   CHECK(status == 0);
-  CHECK(launcher.err().find("in memory (nothing on disk)") != std::string::npos);
+  CHECK(launcher.err().find("in memory (nothing on disk") != std::string::npos);
   const auto found = losses(metrics);
   const int made = found.rbegin()->first;
   CHECK(static_cast<int>(found.size()) == made);
