@@ -2,9 +2,7 @@
 #include "api/round_watch.hpp"
 
 #include "acc/base/error.hpp"
-
-#include <chrono>
-#include <csignal>
+#include "state_dict/background_thread.hpp"
 
 namespace acc::detail {
 
@@ -19,15 +17,8 @@ std::unique_ptr<RoundWatch> RoundWatch::make(const settings::RuntimeSettings& se
   }
 }
 
-RoundWatch::RoundWatch(const std::string& page) : page_(page) {
-  // The thread keeps all signals blocked, so that they reach the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
+RoundWatch::RoundWatch(const std::string& page)
+    : page_(page), thread_(state_dict::background_thread("acc-round", [this] { run(); })) {}
 
 RoundWatch::~RoundWatch() {
   ends_ = true;
