@@ -290,15 +290,23 @@ acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
 
 namespace {
 
-void give_resumed(std::optional<acc::CheckpointSeries::Resumed> resumed, acc_program_state** state,
-                  char* from, std::size_t capacity) {
-  if (!resumed) {
-    throw Error(Errc::not_found, "the series has no complete checkpoint, also not in memory");
-  }
-  if (from != nullptr) {
-    give_text(from, capacity, resumed->from);
-  }
-  give_state(state, std::move(resumed->state));
+using Resumed = std::optional<acc::CheckpointSeries::Resumed>;
+using Resume = Resumed (acc::CheckpointSeries::*)(acc::Model&, acc::Optimizer&) const;
+
+acc_status resume_by(Resume resume, acc_checkpoint_series* series, acc_model* model,
+                     acc_optimizer* optimizer, acc_program_state** state, char* from,
+                     std::size_t capacity) noexcept {
+  return guarded([&] {
+    Resumed resumed = (required(series, "series").value.*resume)(
+        required(model, "model").value, required(optimizer, "optimizer").value);
+    if (!resumed) {
+      throw Error(Errc::not_found, "the series has no complete checkpoint, also not in memory");
+    }
+    if (from != nullptr) {
+      give_text(from, capacity, resumed->from);
+    }
+    give_state(state, std::move(resumed->state));
+  });
 }
 
 }  // namespace
@@ -306,21 +314,11 @@ void give_resumed(std::optional<acc::CheckpointSeries::Resumed> resumed, acc_pro
 acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, acc_model* model,
                                         acc_optimizer* optimizer, acc_program_state** state,
                                         char* from, size_t capacity) noexcept {
-  return guarded([&] {
-    give_resumed(
-        required(series, "series")
-            .value.resume(required(model, "model").value, required(optimizer, "optimizer").value),
-        state, from, capacity);
-  });
+  return resume_by(&acc::CheckpointSeries::resume, series, model, optimizer, state, from, capacity);
 }
 
 acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model* model,
                                         acc_optimizer* optimizer, acc_program_state** state,
                                         char* from, size_t capacity) noexcept {
-  return guarded([&] {
-    give_resumed(
-        required(series, "series")
-            .value.rejoin(required(model, "model").value, required(optimizer, "optimizer").value),
-        state, from, capacity);
-  });
+  return resume_by(&acc::CheckpointSeries::rejoin, series, model, optimizer, state, from, capacity);
 }

@@ -109,7 +109,7 @@ void SnapshotMemory::keep(std::span<const Part> parts, const SavedState& state,
   std::shared_ptr<Begun> begun;
   std::exception_ptr failed;
   try {
-    begun = std::make_shared<Begun>(begin(parts, state, series).value());
+    begun = std::make_shared<Begun>(begin(parts, state, series));
     write_now(parts, *begun);
   } catch (const Error&) {
     failed = std::current_exception();
@@ -135,9 +135,8 @@ void SnapshotMemory::keep(std::span<const Part> parts, const SavedState& state,
   }
 }
 
-std::optional<SnapshotMemory::Begun> SnapshotMemory::begin(std::span<const Part> parts,
-                                                           const SavedState& state,
-                                                           const Series& series) {
+SnapshotMemory::Begun SnapshotMemory::begin(std::span<const Part> parts, const SavedState& state,
+                                            const Series& series) {
   const auto& context = parts.front().model->context();
   Begun begun;
   begun.place = own_.next(SnapshotFile::kOwn);

@@ -58,8 +58,7 @@ class SnapshotMemory {
 
  private:
   struct Begun;
-  std::optional<Begun> begin(std::span<const Part> parts, const SavedState& state,
-                             const Series& series);
+  Begun begin(std::span<const Part> parts, const SavedState& state, const Series& series);
   void write_now(std::span<const Part> parts, Begun& begun);
   void complete(const Begun* begun) noexcept;
   void await_thread();
