@@ -100,6 +100,18 @@ class Frozen {
   std::vector<pid_t> processes_;
 };
 
+/// Checks that a run on two ranks has recorded each step once, and the losses of an undisturbed
+/// run, bit for bit: the layout is the same.
+void check_undisturbed(const fs::path& folder, const fs::path& metrics) {
+  const auto found = losses(metrics);
+  const int made = found.rbegin()->first;
+  CHECK(static_cast<int>(found.size()) == made);
+  const fs::path other = folder / "unbroken.jsonl";
+  Program unbroken(run(made, "--metrics " + other.string()));
+  REQUIRE(unbroken.wait() == 0);
+  CHECK(found == losses(other));
+}
+
 }  // namespace
 
 TEST_CASE("workers that handle SIGTERM do not wait for a rank on a machine that is lost") {
@@ -150,13 +162,7 @@ TEST_CASE("workers that are killed resume from memory, with the losses of an und
   CAPTURE(launcher.err());
   CHECK(status == 0);
   CHECK(launcher.err().find("in memory (nothing on disk") != std::string::npos);
-  const auto found = losses(metrics);
-  const int made = found.rbegin()->first;
-  CHECK(static_cast<int>(found.size()) == made);
-  const fs::path other = folder.path() / "unbroken.jsonl";
-  Program unbroken(run(made, "--metrics " + other.string()));
-  REQUIRE(unbroken.wait() == 0);
-  CHECK(found == losses(other));  // bitwise, since the layout is the same
+  check_undisturbed(folder.path(), metrics);
 }
 
 TEST_CASE("with --rejoin only the worker that is killed is started again") {
@@ -202,13 +208,7 @@ TEST_CASE("with --rejoin only the worker that is killed is started again") {
   CHECK(times_in(launcher.out(), "pid ") == 4);
   CHECK(launcher.err().find("starting it again, the others rejoin (restart 2 of 3)") !=
         std::string::npos);
-  const auto found = losses(metrics);
-  const int made = found.rbegin()->first;
-  CHECK(static_cast<int>(found.size()) == made);
-  const fs::path other = folder.path() / "unbroken.jsonl";
-  Program unbroken(run(made, "--metrics " + other.string()));
-  REQUIRE(unbroken.wait() == 0);
-  CHECK(found == losses(other));
+  check_undisturbed(folder.path(), metrics);
 }
 
 TEST_CASE("workers that do not rejoin are all started again") {
