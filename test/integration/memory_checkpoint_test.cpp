@@ -179,7 +179,7 @@ TEST_CASE("with --rejoin only the worker that is killed is started again") {
   REQUIRE(first.size() == 2);
   // Rank 1, then rank 0; each time the other one stays.
   const auto rank_of = [&](pid_t pid) {
-    const std::string out = launcher.out();
+    const std::string& out = launcher.out();
     const auto at = out.find("pid " + std::to_string(pid) + "\n");
     return out.substr(out.rfind('[', at) + 1, 1);
   };
