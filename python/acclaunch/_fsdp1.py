@@ -182,6 +182,7 @@ class FullyShardedDataParallel(TorchClass):
                 hooks.remove()
         self.register_state_dict_post_hook(FullyShardedDataParallel._after_state_dict)
         self.register_load_state_dict_pre_hook(FullyShardedDataParallel._before_load_state_dict)
+        self.register_load_state_dict_post_hook(FullyShardedDataParallel._after_load_state_dict)
 
     def _check_precision(self):
         precision = self.mixed_precision
@@ -391,6 +392,10 @@ class FullyShardedDataParallel(TorchClass):
                     state[key] = _rows.distributed(state[key], parameter)
         for key in [key for key in state if key.startswith(prefix)]:
             state[prefix + FSDP_PREFIX + key[len(prefix):]] = state.pop(key)
+
+    def _after_load_state_dict(self, incompatible):
+        for keys in incompatible:
+            keys[:] = map(clean_tensor_name, keys)
 
     # ---- state dicts of an optimizer
 

@@ -282,6 +282,9 @@ def state_dicts(trial):
         set_state_dict(net, optimizer, model_state_dict=found[0], optim_state_dict=found[1],
                        options=StateDictOptions(full_state_dict=full))
         trial.step(net, optimizer, rare=True)
+    some = {name: value for name, value in whole.items() if name != "norm.weight"} | {"more": whole["norm.weight"]}
+    missing, unexpected = net.load_state_dict(some, strict=False)
+    trial.note(missing == ["norm.weight"], unexpected == ["more"])
     plain = filled(Net())
     plain.load_state_dict(whole)
     keyed = FSDP.rekey_optim_state_dict(all_moments, torch.distributed.fsdp.fully_sharded_data_parallel.
