@@ -329,6 +329,8 @@ _CALLS = {
     "acc_checkpoint_series_keep_in_memory": (_POINTER, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE,
                                              c.POINTER(c.c_int32)),
     "acc_checkpoint_series_resume": (_POINTER, _POINTER, _POINTER, _POINTERS, c.c_void_p, _SIZE),
+    "acc_checkpoint_series_rejoin": (_POINTER, _POINTER, _POINTER, _POINTERS, c.c_void_p, _SIZE),
+    "acc_checkpoint_series_can_rejoin": (_POINTER, c.POINTER(c.c_int32)),
     "acc_program_state_get": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
     "acc_program_state_get_of_rank": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
 }

@@ -11,8 +11,8 @@ import weakref
 
 import torch
 
-from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError,
-                                ProgramValue, SeriesConfig, integer, library, path_of, real, text)
+from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError, NotSupportedError,
+                                PeerLostError, ProgramValue, SeriesConfig, integer, library, path_of, real, text)
 
 OLDEST_TORCH = (2, 6)
 
@@ -321,10 +321,12 @@ class CheckpointSeries:
         model = model_of(module)
         model.check_not_gathered("series.resume")
         model.write_buffers()
+        return self._resumed(self._library.checkpoint_series_resume, model, optimizer)
+
+    def _resumed(self, resume, model, optimizer):
         source, handle = c.create_string_buffer(4096), c.c_void_p()
         try:
-            self._library.checkpoint_series_resume(self._handle, model.handle, optimizer.handle, c.byref(handle),
-                                                   source, len(source))
+            resume(self._handle, model.handle, optimizer.handle, c.byref(handle), source, len(source))
         except NotFoundError:
             return None
         state = SavedState(handle)
@@ -332,4 +334,29 @@ class CheckpointSeries:
         model.read_buffers()
         _load_extra_states(model, state, state.source)
         optimizer.load_state_of_rank(state)
+        return state
+
+    def can_rejoin(self, error):
+        """True if `error` is a PeerLostError and the launcher replaces ranks (--rejoin), so that `rejoin` may go
+        on."""
+        return isinstance(error, PeerLostError) and self._library.read(
+            "checkpoint_series_can_rejoin", c.c_int32, self._handle) == 1
+
+    def rejoin(self, module, optimizer):
+        """Goes on in this process after a PeerLostError, in a job that was started with --rejoin
+        (docs/checkpoints.md, "Rejoin"): drops the forwards and backwards that the error has left, waits until the
+        launcher has replaced the ranks that have ended, makes all process groups anew, and loads as `resume` does.
+        Returns the program's values as `resume` does. The ranks that are new call `resume`, as their first collective
+        call after they have made their optimizer. Raises NotSupportedError if the launcher replaces no ranks, this
+        job cannot rejoin, or there is no state to go back to; AccTimeoutError if none was replaced in time."""
+        model = model_of(module)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise NotSupportedError("series.rejoin: the process groups of torch.distributed stay without the rank that "
+                                    "is lost: use the runtime's collectives alone, or leave --rejoin out")
+        model.give_up()
+        with model.shared_again():
+            state = self._resumed(self._library.checkpoint_series_rejoin, model, optimizer)
+        if state is None:
+            raise NotSupportedError("series.rejoin: there is no state to go back to: call keep_in_memory or save before "
+                                    "the first step")
         return state

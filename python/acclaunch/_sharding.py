@@ -33,6 +33,7 @@ class Model(Uncopied):
         self.module, self.runtime, self.device = module, runtime, runtime.device
         self.units = []
         self.buffers = []  # SavedBuffers
+        self.shared = []  # of all buffers: name, module, attribute, the memory that model_share has got
         self.memory = GatheredMemory()
         self.source = None  # of the initial values, which the library may ask for as long as it lives
         self.open_forwards = 0  # of all units
@@ -105,6 +106,17 @@ class Model(Uncopied):
             self.runtime.abort(f"rank {self.runtime.rank} left the backward of unit '{label}' because of an error "
                                "of the program")
 
+    def give_up(self):
+        """Drops what the forwards and backwards have left open that a lost rank has ended, and the gradients."""
+        if in_backward() != -1 or any(unit.forwards for unit in self.units):
+            raise InvalidArgumentError("series.rejoin in a forward or backward of the module: call it outside")
+        self.backwards, self.gathered = None, False
+        self.runtime.abort(f"rank {self.runtime.rank} gives up groups that have lost a rank")
+        for unit in self.units:
+            unit.give_up()
+        self.steps += 1  # a backward of an old forward is refused as one before a step
+        self.has_gradients = False
+
     # ---- step
 
     def check_not_gathered(self, call):
@@ -143,6 +155,25 @@ class Model(Uncopied):
             for buffer in self.buffers:
                 buffer.tensor().copy_(buffer.memory)
 
+    @contextlib.contextmanager
+    def shared_again(self):
+        """A context in which the library gives the buffers that it does not save rank 0's values again."""
+        kept = []
+        for name, module, attribute, memory in self.shared:
+            if attribute not in module._non_persistent_buffers_set:
+                continue
+            tensor = module._buffers.get(attribute)
+            if tensor is None or (tensor.shape, tensor.dtype) != (memory.shape, memory.dtype):
+                raise InvalidArgumentError(f"series.rejoin: buffer '{name}' was {list(memory.shape)} {memory.dtype} in "
+                                           "acc.fully_shard, and is another kind of tensor now")
+            kept.append((tensor, memory))
+        with torch.no_grad():
+            for tensor, memory in kept:
+                memory.copy_(tensor)
+            yield
+            for tensor, memory in kept:
+                tensor.copy_(memory)
+
     # ---- extra states (torch.nn.Module.get_extra_state), which the library does not know
 
     def extra_states(self):
@@ -172,14 +203,14 @@ class _BackwardEnd:
     one that the program catches."""
 
     def __init__(self, model):
-        self.model = model
+        self.model, self.uses = model, model.backwards
 
     def __call__(self):
         model, self.model = self.model, None
         model.leave_backward()
 
     def __del__(self):
-        if self.model is not None:
+        if self.model is not None and self.model.backwards is self.uses:
             self.model.fail_backward()
 
 
@@ -290,6 +321,8 @@ class _Source:
     def __init__(self, seed):
         self.seed = seed
         self.functions = []  # live until the model is initialised
+        self.pure_functions = []  # without tensors; a rejoin calls them again, before it loads all values
+        self.released = False
         self.made = None  # the module that was made last from the meta device, with its tensors
 
     def config(self, name, module, attribute, tensor):
@@ -298,20 +331,23 @@ class _Source:
         self.check(name, module, tensor)
 
         def fill(_, offset, out, count, __):
-            values = self.values(name, module, attribute, tensor)
             target = view(out, torch.Size([count]), torch.float32, torch.device("cpu"))
+            if self.released:
+                target.zero_()
+                return
+            values = self.values(name, module, attribute, tensor)
             target.copy_(values.detach().reshape(-1)[offset:offset + count])
 
-        self.functions.append(callback(FillFunction, fill))
+        function = callback(FillFunction, fill)
+        (self.pure_functions if tensor.is_meta else self.functions).append(function)
         return ParameterConfig(
-            trainable=tensor.requires_grad, weight_decay=1, fill=self.functions[-1],
-            context=library().callback_context,
+            trainable=tensor.requires_grad, weight_decay=1, fill=function, context=library().callback_context,
             initializer=INITIALIZER_PURE if tensor.is_meta else INITIALIZER_CUSTOM)
 
     def release(self):
-        """Drops the functions, which keep the original tensors alive in reference cycles."""
+        """Drops the functions that keep the original tensors alive in reference cycles."""
         self.functions.clear()
-        self.made = None
+        self.made, self.released = None, True
 
     def check(self, name, module, tensor):
         if tensor.is_meta and _reset_of(module) is None:
@@ -511,6 +547,7 @@ def _share_buffers(model):
         if values.data_ptr() != buffer.data_ptr():
             with torch.no_grad():
                 buffer.copy_(values)
+        model.shared.append((*places[0], values))
     for each in model.buffers:
         module, attribute = each.slots[0]
         tensor = module._buffers[attribute]

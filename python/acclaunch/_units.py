@@ -19,6 +19,7 @@ autograd runs nodes in the reverse order of their creation, and accumulates a gr
 is complete. So when the hook on an input runs, every gradient of the unit has been accumulated."""
 
 import collections
+import contextlib
 import copy
 import ctypes as c
 import dataclasses
@@ -27,7 +28,7 @@ import sys
 
 import torch
 
-from acclaunch._library import InvalidArgumentError, library
+from acclaunch._library import Error, InvalidArgumentError, library
 from acclaunch._parameters import Uncopied, view
 
 in_backward = torch._C._current_graph_task_id  # -1 outside
@@ -244,6 +245,7 @@ class Unit(Uncopied):
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
+        self.left = []        # Forwards that an error has ended, whose scopes are open
 
     def prepare(self):
         """Called when the parameters have been declared and initialised."""
@@ -424,6 +426,8 @@ class Unit(Uncopied):
             self.model.runtime.abort(
                 f"rank {self.model.runtime.rank} left the forward of unit '{self.label}' because of "
                 f"{type(error).__name__}: {error}")
+            if forward.handle is not None:
+                self.left.append(forward)
             return None
         if forward.use is not None:
             output = self.after_use(forward.use, output)
@@ -450,6 +454,19 @@ class Unit(Uncopied):
             return tensor
 
         return map_tensors(own, output)
+
+    def give_up(self):
+        """Ends the scopes that an error has left open, in groups that are lost, and drops the gradients."""
+        for each, end in [*((each, self.library.forward_end) for each in self.left),
+                          *((each, self.library.backward_end) for each in self.backwards)]:
+            with contextlib.suppress(Error):
+                self.end_quietly(each.handle) if each.quiet else end(each.handle)
+            each.handle = None
+        self.left, self.backwards, self.awaiting = [], [], []
+        self.remove()
+        self.forget_addresses()
+        for member in self.members:
+            member.has_gradient, member.written = False, None
 
     # ---- backward
 

@@ -382,7 +382,8 @@ ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
 /* Gives rank 0's values to all ranks, as those of a buffer are shared at the beginning: with
  * fsdp_sync_module_states, and unless `name`, their full name, lies in a module of
  * fsdp_ignored_modules. For values that the program holds itself and that are in no file. data:
- * [nbytes], device memory. Collective. */
+ * [nbytes], device memory; acc_checkpoint_series_rejoin gives rank 0's values again, in the same
+ * memory. Collective. */
 ACC_API acc_status acc_model_share(acc_model* model, const char* name, void* data,
                                    size_t nbytes) ACC_NOEXCEPT;
 

@@ -394,7 +394,8 @@ class ACC_API Model {
   /// Gives rank 0's values to all ranks, as those of a buffer are shared at the beginning: with
   /// fsdp_sync_module_states, and unless `name`, the full name of the values, lies in a module of
   /// fsdp_ignored_modules. For values that the program holds itself and that are in no file. data:
-  /// [nbytes], memory of Runtime::device(). Collective.
+  /// [nbytes], memory of Runtime::device(); CheckpointSeries::rejoin gives rank 0's values again,
+  /// in the same memory. Collective.
   void share(const std::string& name, void* data, std::size_t nbytes);
 
   /// While the returned object lives, forward scopes expect no backward (evaluation, sampling).

@@ -194,6 +194,11 @@ ACC_API acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, a
                                                 acc_optimizer* optimizer, acc_program_state** state,
                                                 char* from, size_t capacity) ACC_NOEXCEPT;
 
+/* *can = 1 if the launcher replaces ranks, so that acc_checkpoint_series_rejoin may go on after
+ * ACC_PEER_LOST; else 0. Not collective. */
+ACC_API acc_status acc_checkpoint_series_can_rejoin(const acc_checkpoint_series* series,
+                                                    int32_t* can) ACC_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

@@ -322,3 +322,11 @@ acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model
                                         char* from, size_t capacity) noexcept {
   return resume_by(&acc::CheckpointSeries::rejoin, series, model, optimizer, state, from, capacity);
 }
+
+acc_status acc_checkpoint_series_can_rejoin(const acc_checkpoint_series* series,
+                                            std::int32_t* can) noexcept {
+  return guarded([&] {
+    std::int32_t& result = required(can, "can");
+    result = required(series, "series").value.can_rejoin(Error(Errc::peer_lost, "")) ? 1 : 0;
+  });
+}

@@ -214,7 +214,7 @@ void ModelState::check_renew() const {
   }
 }
 
-/// Issues the collectives of `finalize`, in their order.
+/// Issues the collectives of `finalize`, then of `share`, in their order.
 void ModelState::renew() {
   if (!ready_) {
     return;
@@ -237,6 +237,9 @@ void ModelState::renew() {
   }
   pools_.clear();
   initialize(false);
+  for (const auto& [data, nbytes] : shared_) {
+    model::broadcast_values(context_, data, nbytes);
+  }
   if (renew_optimizer) {
     renew_optimizer();
   }
@@ -805,6 +808,7 @@ void ModelState::share(const std::string& name, void* data, std::size_t nbytes) 
   if (settings.sync_module_states &&
       !model::IgnoredModules(settings.ignored_modules).contains_holder_of(name)) {
     model::broadcast_values(context_, data, nbytes);
+    shared_.emplace_back(data, nbytes);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace acc::detail {
@@ -159,8 +160,9 @@ class ModelState {
   const std::uint64_t declared_seed_;
   std::uint64_t seed_;
   ModelOptions options_;
-  bool finalized_ = false;  ///< the declaration phase has ended
-  bool ready_ = false;      ///< `finalize` has succeeded; false while finalized_: it failed
+  std::vector<std::pair<void*, std::size_t>> shared_;  ///< memory and bytes of `share`
+  bool finalized_ = false;                             ///< the declaration phase has ended
+  bool ready_ = false;  ///< `finalize` has succeeded; false while finalized_: it failed
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;

@@ -426,8 +426,8 @@ void declare_buffers(Sharding& model, const std::map<std::string, Unit*>& units,
       Unit& unit = common_unit({name}, units);
       const Buffer handle =
           unit.unit.buffer(inside(unit, name), buffer.sizes().vec(), acc::zeros(), *dtype);
-      known[buffer.unsafeGetTensorImpl()] =
-          &model.buffers.emplace_back(Sharding::SavedBuffer{buffer, name, &unit.unit, handle, {}});
+      known[buffer.unsafeGetTensorImpl()] = &model.buffers.emplace_back(
+          Sharding::SavedBuffer{buffer, name, &unit.unit, handle, {}, {}});
     }
   }
 }
@@ -438,6 +438,7 @@ void share_buffers(Sharding& model) {
   for (Sharding::SavedBuffer& each : model.buffers) {
     const Tensor values = each.tensor.resolve_conj().resolve_neg().contiguous();
     model.model.share(each.name, values.data_ptr(), values.nbytes());
+    each.shared = values;
     if (values.data_ptr() != each.tensor.data_ptr()) {
       each.tensor.copy_(values);
     }

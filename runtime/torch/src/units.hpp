@@ -177,6 +177,7 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
     acc::Unit* unit;
     acc::Buffer handle;
     Tensor memory;  ///< the runtime's
+    Tensor shared;  ///< the values that Model::share has got
   };
 
   Sharding(std::shared_ptr<::torch::nn::Module> module, Runtime runtime, DType dtype,
