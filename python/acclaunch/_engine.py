@@ -25,6 +25,8 @@ def _watch_optimizers(module):
         optimizers.add(self)
 
     module.Optimizer.__init__ = init
+    if os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0"):
+        module.register_optimizer_step_pre_hook(_require_snapshots)
 
 
 def _refusing(name):
@@ -219,17 +221,24 @@ def _say_if_unused():
 
 
 def _check_settings():
-    """Raises for settings of acclaunch that are for programs that save with acclaunch itself."""
+    """Raises for a setting of acclaunch that is for programs that save with acclaunch itself."""
     from acclaunch._library import NotSupportedError
     if os.environ.get("ACC_SAVE_ASYNC", "false") == "true":
         raise NotSupportedError(
             "save_async: the engine acc does not support it. Accelerate's save_state gives the folder's name to the "
             "program's hooks and returns it, for files that exist then, so it cannot write a folder that is complete "
             "or absent later. Leave save_async out; torch.distributed.checkpoint.async_save saves beside the training")
-    if os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0"):
+
+
+def _require_snapshots(*_):
+    """Raises at the first step of a program that keeps nothing of its state in memory."""
+    snapshots = sys.modules.get("acclaunch.snapshots")
+    if snapshots is None or not snapshots.made:
+        from acclaunch._library import NotSupportedError
         raise NotSupportedError(
-            "memory_checkpoint_every: the engine acc does not support it, since the optimizer's state is the "
-            "program's. Leave memory_checkpoint_every out")
+            "memory_checkpoint_every: the engine acc does not support it in a program without "
+            "acclaunch.snapshots.Snapshots, since the state is the program's. Add two lines to the program "
+            "(docs/engine.md, \"Snapshots in memory\"), or leave memory_checkpoint_every out")
 
 
 _installed = False

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of any torch program in host memory that the launcher holds (docs/engine.md, "Snapshots in memory"): with
+FSDP2, DDP or Accelerate, on torch's engine or with --engine acc.
+
+```python
+from acclaunch.snapshots import Snapshots
+
+snapshots = Snapshots(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+for step in range(snapshots.resume(), steps):      # 0 at the first start
+    …
+    optimizer.step()
+    snapshots.keep(step + 1)                       # copies every N steps (--memory_checkpoint_every N)
+```
+"""
+
+import io
+import mmap
+import os
+import random
+import struct
+import sys
+import typing
+import warnings
+import zlib
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
+
+_TENSOR = "acc.tensor"
+
+made = False  # True when the program has made Snapshots
+
+
+def _mesh_of(tensor):
+    mesh = tensor.device_mesh
+    return [mesh.mesh.tolist(), list(mesh.mesh_dim_names or ()), [repr(each) for each in tensor.placements]]
+
+
+class _Packer:
+    """Replaces the tensors of a state by numbers, and collects them: of DTensors this rank's parts."""
+
+    def __init__(self):
+        self.tensors = []
+
+    def __call__(self, value):
+        if isinstance(value, torch.Tensor):
+            packed = {_TENSOR: len(self.tensors)}
+            if isinstance(value, DTensor):
+                packed["sharded"] = [list(value.shape), list(value.stride()), *_mesh_of(value)]
+                value = value._local_tensor
+            self.tensors.append(value.detach())
+            return packed
+        if isinstance(value, dict):
+            return {key: self(each) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self, value))
+        return value
+
+
+class _Unpacker:
+    """The reverse. tensors: copies of what was stored; places: mesh and
+    placements of DTensors by their description."""
+
+    def __init__(self, tensors, places):
+        self.tensors, self.places = tensors, places
+
+    def __call__(self, value):
+        if isinstance(value, dict):
+            if _TENSOR not in value:
+                return {key: self(each) for key, each in value.items()}
+            tensor = self.tensors[value[_TENSOR]]
+            if "sharded" not in value:
+                return tensor
+            shape, stride, *place = value["sharded"]
+            if repr(place) not in self.places:
+                raise ConfigError(f"the snapshot has a tensor on the mesh {place}, on which no parameter is now")
+            mesh, placements = self.places[repr(place)]
+            return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=torch.Size(shape),
+                                      stride=tuple(stride))
+        if type(value) in (list, tuple):
+            return type(value)(map(self, value))
+        return value
+
+
+class _ModuleState:
+    """All tensors of a module as they are in this process, without the hooks of state_dict, and its extra states."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def tensors(self):
+        return dict([*self.module.named_parameters(), *self.module.named_buffers()])
+
+    def _extra(self):
+        return {name: each for name, each in self.module.named_modules()
+                if type(each).get_extra_state is not torch.nn.Module.get_extra_state}
+
+    def state_dict(self):
+        return {"tensors": self.tensors(),
+                "extra": {name: each.get_extra_state() for name, each in self._extra().items()}}
+
+    def load_state_dict(self, state):
+        tensors, saved, extra = self.tensors(), state["tensors"], self._extra()
+        if list(tensors) != list(saved) or set(extra) != set(state["extra"]):
+            other = sorted(set(tensors) ^ set(saved)) or sorted(set(extra) ^ set(state["extra"])) or ["their order"]
+            raise ConfigError(f"the snapshot is of another module: they differ in {other[0]}")
+        for name, tensor in tensors.items():
+            own, found = (each._local_tensor if isinstance(each, DTensor) else each for each in (tensor, saved[name]))
+            if (own.shape, own.dtype) != (found.shape, found.dtype):
+                raise ConfigError(f"the snapshot has {name} as {list(found.shape)} {found.dtype}, the module as "
+                                  f"{list(own.shape)} {own.dtype}")
+            with torch.no_grad():
+                own.detach().copy_(found)
+        for name, each in extra.items():
+            each.set_extra_state(state["extra"][name])
+
+
+class _RandomState:
+    """The generators of random numbers of torch, Python and numpy."""
+
+    def state_dict(self):
+        state = {"torch": torch.get_rng_state(), "python": random.getstate()}
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state()
+        if "numpy" in sys.modules:
+            kind, keys, *rest = sys.modules["numpy"].random.get_state()
+            state["numpy"] = [kind, torch.from_numpy(keys.astype("int64")), *rest]
+        return state
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(state["torch"])
+        random.setstate(state["python"])
+        if "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"])
+        if "numpy" in state and "numpy" in sys.modules:
+            kind, keys, *rest = state["numpy"]
+            sys.modules["numpy"].random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+
+
+class _Place(typing.NamedTuple):
+    """Where the file has a snapshot, and of what."""
+    step: int
+    rank: int
+    ranks: int
+    meta_nbytes: int
+    start: int  # first byte
+    nbytes: int
+    crc32: int
+    complete: int  # 1: written last
+
+
+def _aligned(nbytes, to=64):
+    return -(-nbytes // to) * to
+
+
+def _nbytes(tensor):
+    return tensor.numel() * tensor.dtype.itemsize
+
+
+class _Memory:
+    """The file in memory that the launcher holds for this rank. Its first page says where two snapshots are, behind it;
+    the older one is replaced."""
+
+    _HEAD, _MAGIC, _PAGE = struct.Struct("<8s6qII"), b"accsnap1", 4096
+
+    def __init__(self, path, rank, ranks):
+        self.rank, self.ranks = rank, ranks
+        self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if os.pread(self.file, 8, 0) not in (b"", bytes(8), self._MAGIC):
+            raise NotSupportedError("Snapshots: the launcher's memory has the snapshots of an acc.CheckpointSeries, and "
+                                    "a job has one kind of them")
+
+    def _places(self):
+        """A list of two: _Place, or None for one that is not whole or of another number of ranks."""
+        found = []
+        for number in range(2):
+            head = os.pread(self.file, self._HEAD.size, number * self._HEAD.size)
+            magic, *values = self._HEAD.unpack(head.ljust(self._HEAD.size, b"\0"))
+            place = _Place(*values)
+            is_whole = magic == self._MAGIC and (place.rank, place.ranks, place.complete) == (self.rank, self.ranks, 1)
+            found.append(place if is_whole else None)
+        return found
+
+    def _put(self, number, place):
+        os.pwrite(self.file, self._HEAD.pack(self._MAGIC, *place), number * self._HEAD.size)
+
+    def _mapped(self, size):
+        if os.fstat(self.file).st_size < size:
+            os.posix_fallocate(self.file, 0, size)  # fails here, and not by SIGBUS in a copy
+        return mmap.mmap(self.file, size)
+
+    def _checksum(self, memory, place):
+        return zlib.crc32(memoryview(memory)[place.start:place.start + place.nbytes])
+
+    def steps(self):
+        """Steps of the whole snapshots. Reads all their bytes."""
+        return {each.step for each in self._places() if each is not None
+                and self._checksum(self._mapped(each.start + each.nbytes), each) == each.crc32}
+
+    def forget_after(self, step):
+        """Drops snapshots that the run has not kept: others may lack them."""
+        for number, each in enumerate(self._places()):
+            if each is not None and each.step > step:
+                self._put(number, each._replace(complete=0))
+
+    def write(self, step, meta, tensors):
+        """Replaces the older snapshot. Raises OSError if there is no memory; both are left then."""
+        size = _aligned(len(meta)) + sum(_aligned(_nbytes(each)) for each in tensors)
+        places = self._places()
+        number = min(range(2), key=lambda each: places[each].step if places[each] else -1)
+        other = places[1 - number]
+        fits_before = other is None or self._PAGE + size <= other.start
+        start = self._PAGE if fits_before else _aligned(other.start + other.nbytes, self._PAGE)
+        memory = self._mapped(start + size)
+        place = _Place(step, self.rank, self.ranks, len(meta), start, size, 0, 0)
+        self._put(number, place)
+        memory[start:start + len(meta)] = meta
+        values = torch.frombuffer(memory, dtype=torch.uint8)
+        at = start + _aligned(len(meta))
+        for each in tensors:
+            if each.numel():
+                values[at:at + _nbytes(each)].view(each.dtype).view(each.shape).copy_(each)
+            at += _aligned(_nbytes(each))
+        self._put(number, place._replace(crc32=self._checksum(memory, place), complete=1))
+
+    def read(self, step):
+        """(state, copies of the tensors that it numbers) of the snapshot of a step in `steps`."""
+        place = next(each for each in self._places() if each is not None and each.step == step)
+        memory = self._mapped(place.start + place.nbytes)
+        state = _loaded(memory[place.start:place.start + place.meta_nbytes])
+        values, tensors = torch.frombuffer(memory, dtype=torch.uint8), []
+        at = place.start + _aligned(place.meta_nbytes)
+        for dtype, shape in state["tensors"]:
+            made = torch.empty(shape, dtype=dtype)
+            if made.numel():
+                made.copy_(values[at:at + _nbytes(made)].view(dtype).view(shape))
+            tensors.append(made)
+            at += _aligned(_nbytes(made))
+        return state["objects"], tensors
+
+
+def _saved(state):
+    out = io.BytesIO()
+    torch.save(state, out)
+    return out.getvalue()
+
+
+def _loaded(meta):
+    return torch.load(io.BytesIO(meta), weights_only=True)
+
+
+class Snapshots:
+    """Keeps the state of these objects in memory that outlives this process, with the setting
+    memory_checkpoint_every; without it `keep` and `resume` do nothing.
+
+    objects: by names, modules and everything with state_dict() and load_state_dict(): optimizers of torch and of
+    Accelerate, schedulers, loaders with a position. Their states hold tensors, numbers, strings, bytes, and dicts,
+    lists and tuples of them. The random numbers of torch, Python and numpy are kept too. Raises NotSupportedError for
+    engines of DeepSpeed, InvalidArgumentError for a module that is trained without its optimizer, and for an object
+    without these functions."""
+
+    def __init__(self, **objects):
+        global made
+        made = True
+        self.objects = {"acc.random": _RandomState()}
+        for name, each in objects.items():
+            if any(cls.__name__ in ("DeepSpeedEngine", "ZeROOptimizer") for cls in type(each).__mro__):
+                raise NotSupportedError(f"Snapshots: {name} is a {type(each).__name__} of DeepSpeed, whose state is "
+                                        "not kept in memory in this version: save_checkpoint writes it")
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise InvalidArgumentError(f"Snapshots: {name} is a {type(each).__name__}, which has no state_dict and "
+                                           "load_state_dict")
+            self.objects[name] = _ModuleState(each) if isinstance(each, torch.nn.Module) else each
+        if any(each.requires_grad for each in self._parameters()) and not any(
+                hasattr(each, "param_groups") for each in objects.values()):
+            raise InvalidArgumentError("Snapshots: there is a module that is trained, and no optimizer: name it too, "
+                                       "since its state is part of the training")
+        is_group = dist.is_available() and dist.is_initialized()
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
+        self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
+        paths = os.environ.get("ACC_SNAPSHOT_MEMORY", "")
+        own = int(os.environ.get("LOCAL_RANK") or 0)
+        self.memory = _Memory(paths.split(":")[own], self.rank, self.ranks) if self.every and paths else None
+
+    def _parameters(self):
+        return [each for state in self.objects.values() if isinstance(state, _ModuleState)
+                for each in state.module.parameters()]
+
+    def _all(self, value):
+        """The values of all ranks. Collective."""
+        if self.ranks == 1:
+            return [value]
+        every = [None] * self.ranks
+        dist.all_gather_object(every, value)
+        return every
+
+    def keep(self, step):
+        """Copies the states if `step`, the number of steps made, is a multiple of memory_checkpoint_every. All ranks
+        call it after the same steps; returns True if it has copied. Of the last two snapshots that were begun one is
+        always whole on all ranks. Raises InvalidArgumentError, with the name, for a state that could not be loaded."""
+        if self.memory is None or step % self.every:
+            return False
+        packer = _Packer()
+        packed = {name: packer(each.state_dict()) for name, each in self.objects.items()}
+        for name, each in packed.items():
+            try:
+                _loaded(_saved(each))
+            except Exception as error:
+                raise InvalidArgumentError(f"Snapshots: the state of {name} cannot be kept: tensors, numbers, strings, "
+                                           f"bytes, dicts, lists and tuples of them can ({error})") from error
+        meta = _saved({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in packer.tensors]})
+        if self.ranks > 1:
+            dist.barrier()  # all have the snapshot before this one, whose place is not written now
+        try:
+            self.memory.write(step, meta, packer.tensors)
+            return True
+        except OSError as error:
+            warnings.warn(f"no snapshot of step {step} in memory on rank {self.rank}: {error}")
+            return False
+
+    def resume(self):
+        """Loads the newest snapshot that all ranks have, and returns its step; 0 if there is none, with a line that
+        says why after a restart. All ranks call it at the start, when all objects are made. Raises ConfigError, with
+        the name, if the snapshot is of other objects."""
+        if self.memory is None:
+            return 0
+        every = self._all(self.memory.steps())
+        common = set.intersection(*every)
+        self.memory.forget_after(max(common, default=-1))
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+        if self.rank == 0 and (common or restarts):
+            lacking = ", ".join(str(rank) for rank, each in enumerate(every) if not each)
+            print("acclaunch: " + (f"resuming from step {max(common)} in memory" if common else
+                                   f"no snapshot in memory of rank {lacking} of {self.ranks}" if lacking else
+                                   "no snapshot in memory that all ranks have"), file=sys.stderr, flush=True)
+        if not common:
+            return 0
+        packed, tensors = self.memory.read(max(common))
+        places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
+                  if isinstance(each, DTensor)}
+        unpack = _Unpacker(tensors, places)
+        if list(packed) != list(self.objects):
+            raise ConfigError(f"the snapshot is of {', '.join(packed)}, and the program names "
+                              f"{', '.join(self.objects)}")
+        for name, each in self.objects.items():
+            each.load_state_dict(unpack(packed[name]))
+        return max(common)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""snapshots_test.py ACCLAUNCH SOURCE PACKAGE: programs that keep acclaunch.snapshots in the launcher's memory, whose
+workers are killed before, in and after a snapshot. Losses must equal those of an undisturbed run, bit for bit, on
+torch's engine and with --engine acc. Exits with 77 without torch and Accelerate."""
+
+import collections
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
+    print("skipped: no torch or no Accelerate")
+    sys.exit(77)
+
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+STEPS = 6
+# (rank, step, place) of the kills: before the first snapshot, in one, and behind one.
+KILLS = [(1, 1, "before"), (0, 4, "inside"), (1, 5, "after")]
+SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP"]
+CASES = {"fsdp2": [], "fsdp2 acc": ["--engine", "acc"], "accelerate acc": ["--engine", "acc", *SECTION]}
+
+
+def install_kills(folder):
+    from acclaunch import snapshots
+
+    rank, last = int(os.environ["RANK"]), []
+
+    def at(step, place):
+        marker = pathlib.Path(folder) / f"killed {step} {place}"
+        if (rank, step, place) in KILLS and (pathlib.Path(folder) / "kills").exists() and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    keep, put = snapshots.Snapshots.keep, snapshots._Memory._put
+
+    def killed_keep(self, step):
+        at(step, "before")
+        last[:] = [step]
+        made = keep(self, step)
+        at(step, "after")
+        return made
+
+    def killed_put(self, number, place):
+        if place.complete:
+            at(last[0] if last else 0, "inside")
+        put(self, number, place)
+
+    snapshots.Snapshots.keep, snapshots._Memory._put = killed_keep, killed_put
+
+
+def train_with_accelerate():
+    """With everything that Accelerate wraps, and a loader whose position the program finds by the step."""
+    import torch
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from acclaunch.snapshots import Snapshots
+
+    torch.manual_seed(3)
+    accelerator = Accelerator()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    # The generator: the beginning of an epoch draws a random number.
+    loader = DataLoader(TensorDataset(torch.randn(4 * STEPS, 3)), batch_size=2, generator=torch.Generator())
+    model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
+    torch.manual_seed(4 + accelerator.process_index)
+    snapshots = Snapshots(model=model, optimizer=optimizer, scheduler=scheduler)
+    first = snapshots.resume()
+    for step, (batch,) in enumerate(accelerator.skip_first_batches(loader, first), first + 1):
+        loss = model(batch).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        print(f"rank {accelerator.process_index} step {step} loss {loss.item():.9g}", flush=True)
+        snapshots.keep(step)
+
+
+def worker(source, folder, case):
+    import torch
+    from leave import leave
+
+    torch.set_num_threads(1)
+    install_kills(folder)
+    if case.startswith("accelerate"):
+        train_with_accelerate()
+    else:
+        sys.path.append(f"{source}/examples/python")
+        import train_snapshots
+
+        torch.distributed.init_process_group("acc" if case.endswith("acc") else "gloo")
+        train_snapshots.train(STEPS)
+    leave()
+
+
+def run(case, has_kills):
+    acclaunch, source, package = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        if has_kills:
+            (pathlib.Path(folder) / "kills").touch()
+        job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--max_restarts", str(len(KILLS)),
+                              "--restart_backoff", "0", "--memory_checkpoint_every", "2", "--preload",
+                              "torch._dynamo,torch.distributed.fsdp", *CASES[case], os.path.abspath(__file__), source,
+                              folder, case],
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
+    assert job.returncode == 0, job.stdout
+    found = collections.defaultdict(set)
+    for line in job.stdout.splitlines():
+        _, is_loss, loss = line.partition("] rank ")
+        if is_loss:
+            key, _, value = loss.partition(" loss ")
+            found[key].add(value)
+    assert len(found) == 2 * STEPS, job.stdout
+    # The snapshot of step 4 lacks rank 0, and is made once more.
+    assert [f"resuming from step {step} in memory" in job.stdout for step in (2, 4)] == 2 * [has_kills], job.stdout
+    assert ("no snapshot in memory of rank 0, 1 of 2" in job.stdout) == has_kills, job.stdout
+    return found
+
+
+class Counter:
+    """An object with a state."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return {"state": self.state}
+
+    def load_state_dict(self, state):
+        self.state = state["state"]
+
+
+def check_alone():
+    """Snapshots of one process, in memory of its own: sizes that change, order, and mistakes."""
+    import torch
+
+    from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
+    from acclaunch.snapshots import Snapshots
+
+    file = os.memfd_create("snapshots")
+    settings = {"ACC_MEMORY_CHECKPOINT_EVERY": "1", "ACC_SNAPSHOT_MEMORY": f"/proc/{os.getpid()}/fd/{file}"}
+    os.environ |= settings
+
+    def refused(error, text, function):
+        try:
+            function()
+        except error as found:
+            assert text in str(found), found
+        else:
+            raise AssertionError(f"no {error.__name__}: {text}")
+
+    counter = Counter(None)
+    kept = Snapshots(counter=counter)
+    assert kept.resume() == 0
+    states = []
+    for step, size in enumerate([5, 100_000, 3, 100_000, 7, 200_000, 0, 1], 1):
+        counter.state = [torch.arange(size, dtype=dtype) for dtype in (torch.int8, torch.float64, torch.bfloat16)]
+        counter.state += [torch.tensor(3.5), torch.ones(2, 3).t(), {"a": (1, "x", None, b"y")}]
+        states.append(counter.state)
+        assert kept.keep(step)
+        for back in range(min(2, step)):  # the last two are whole
+            packed, tensors = kept.memory.read(step - back)
+            assert len(tensors) >= 5 and kept.memory.steps() == set(range(max(1, step - 1), step + 1))
+            assert torch.equal(tensors[-2], torch.tensor(3.5)) and torch.equal(tensors[-1], torch.ones(3, 2)), packed
+    assert os.fstat(file).st_size < 4 * 11 * 200_000, os.fstat(file).st_size
+    counter.state = None
+    other = Snapshots(counter=counter)
+    assert other.resume() == 8 and counter.state[-1] == states[-1][-1] and torch.equal(counter.state[1], states[-1][1])
+    # A snapshot that is damaged is not used, and one of a later step that others lack is dropped.
+    place = next(each for each in other.memory._places() if each.step == 8)
+    os.pwrite(file, bytes([255]), place.start + place.nbytes - 64)
+    assert other.resume() == 7
+    other.keep(8)
+    other.memory.forget_after(7)
+    assert other.resume() == 7
+    counter.state = object()
+    refused(InvalidArgumentError, "the state of counter cannot be kept", lambda: other.keep(9))
+    counter.state = None
+    refused(ConfigError, "the snapshot is of acc.random, counter, and the program names acc.random",
+            Snapshots().resume)
+    linear = torch.nn.Linear(2, 2)
+    refused(InvalidArgumentError, "no optimizer", lambda: Snapshots(model=linear))
+    refused(InvalidArgumentError, "loader is a list, which has no state_dict", lambda: Snapshots(loader=[]))
+    engine = type("DeepSpeedEngine", (torch.nn.Linear,), {})(1, 1)
+    refused(NotSupportedError, "of DeepSpeed", lambda: Snapshots(engine=engine))
+    optimizer = torch.optim.Adam(linear.parameters())
+    Snapshots(model=linear, optimizer=optimizer).keep(9)
+    refused(ConfigError, "the snapshot has weight as [2, 2] torch.float32, the module as [3, 2]",
+            Snapshots(model=torch.nn.Linear(2, 3), optimizer=optimizer).resume)
+    os.pwrite(file, b"another kind of snapshot", 0)
+    refused(NotSupportedError, "acc.CheckpointSeries", lambda: Snapshots(counter=counter))
+    os.close(file)
+    for name in settings:
+        del os.environ[name]
+    assert not Snapshots(counter=counter).keep(1)
+
+
+def main():
+    check_alone()
+    for case in CASES:
+        undisturbed, killed = run(case, False), run(case, True)
+        assert killed == undisturbed, (case, undisturbed, killed)
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
