@@ -37,17 +37,13 @@ def serve():
 
 
 def _refuse_other_rules(optimizer):
-    """Optimizers that are known to differ, or to fail, on the rows of a parameter. torch's Muon is in _muon.py."""
+    """Optimizers that are known to differ, or to fail, on the rows of a parameter."""
     cls = type(optimizer)
-    if cls.__name__ == "Adafactor":
-        what = "means over rows and columns"
-    elif cls.__module__.partition(".")[0] == "bitsandbytes":
-        what = "blocks of elements that begin with the whole parameter"
-    else:
-        return
-    if any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
+    if cls.__module__.partition(".")[0] == "bitsandbytes" and any(
+            isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
         raise NotSupportedError(f"{cls.__module__}.{cls.__name__} on parameters that are divided over ranks: it needs "
-                                f"{what}, which the engine acc does not give it (docs/engine.md)")
+                                "blocks of elements that begin with the whole parameter, which the engine acc does not "
+                                "give it (docs/engine.md)")
 
 
 def _before_step(optimizer, *_):

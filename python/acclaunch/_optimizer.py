@@ -16,7 +16,8 @@ from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, L
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
-__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Optimizer", "Step",
+__all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Adafactor",
+           "AdafactorTransformers", "SOAP", "Shampoo", "Optimizer", "Step",
            "TorchOptimizer", "optimizer_from_settings"]
 
 # Schedules by name, with values of their own (docs/sharding.md, "Schedules").
@@ -244,7 +245,7 @@ class TorchOptimizer(Optimizer):
                                        self._library.callback_context)
         self.torch = make(list(zip(self._names, self._shards)), **options)
         cls = type(self.torch)
-        own = {"Muon": "acc.Muon", "AdamW8bit": "acc.AdamW(…, states_8bit=True)",
+        own = {"Muon": "acc.Muon", "Adafactor": "acc.Adafactor", "AdamW8bit": "acc.AdamW(…, states_8bit=True)",
                "Adam8bit": "acc.AdamW(…, weight_decay=0, states_8bit=True)",
                "Lion8bit": "acc.Lion(…, states_8bit=True)"}
         if cls.__name__ in ("LBFGS", "Muon", "Adafactor") or cls.__module__.partition(".")[0] == "bitsandbytes":
@@ -418,6 +419,53 @@ def Muon(module, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, eps=1e
     return _named(module, "muon", groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov,
                   eps=eps, ns_steps=ns_steps, match_rms_adamw=adjust_lr_fn == "match_rms_adamw", beta1=betas[0],
                   beta2=betas[1], adam_eps=adam_eps, adam_lr_ratio=ratio)
+
+
+def Adafactor(module, lr=1e-2, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0, groups=()):
+    """Adafactor (arXiv 1804.04235) with the rule and defaults of torch.optim.Adafactor, with the means of whole
+    parameters in every strategy. One rank of all owns a parameter and its states. A group with "matrices": False does
+    not factor its squares; groups otherwise as in AdamW. Collective. Raises NotSupportedError on a GPU, unless the
+    optimizer is offloaded."""
+    return _named(module, "adafactor", groups, lr=lr, beta2_decay=beta2_decay,
+                  eps1=torch.finfo(torch.float32).eps if eps[0] is None else eps[0], eps2=eps[1], d=d,
+                  weight_decay=weight_decay)
+
+
+def AdafactorTransformers(module, lr=None, eps=(1e-30, 1e-3), clip_threshold=1.0, decay_rate=-0.8, beta1=None,
+                          weight_decay=0.0, scale_parameter=True, relative_step=True, warmup_init=False, groups=()):
+    """Adafactor with the rule and defaults of transformers' Adafactor; otherwise as Adafactor. With relative_step the
+    rate follows from the number of steps, and neither `lr` nor a schedule changes it. Raises InvalidArgumentError for
+    an `lr` together with relative_step, as transformers does, and without both."""
+    if (lr is not None) == bool(relative_step):
+        raise InvalidArgumentError(f"AdafactorTransformers needs either lr or relative_step, got lr={lr} and "
+                                   f"relative_step={relative_step}")
+    return _named(module, "adafactor_transformers", groups, lr=1e-3 if lr is None else lr, eps1=eps[0], eps2=eps[1],
+                  clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1 or 0.0, weight_decay=weight_decay,
+                  scale_parameter=scale_parameter, relative_step=relative_step, warmup_init=warmup_init)
+
+
+def SOAP(module, lr=3e-3, betas=(0.95, 0.95), shampoo_beta=-1.0, eps=1e-8, weight_decay=1e-2, precondition_frequency=10,
+         max_precondition_dim=10000, adam_eps=1e-8, adam_lr=None, groups=()):
+    """SOAP (arXiv 2409.11321) with the rule and defaults of the authors' soap.py for matrices, whose first step makes
+    the basis and changes nothing, and AdamW for the others, with the same betas and weight decay. shampoo_beta: of the
+    averages that make the basis; below 0: betas[1]. max_precondition_dim: a longer side has no basis. The rest as in
+    Muon. Collective."""
+    ratio = 1.0 if adam_lr is None else _at_least_0(adam_lr, "adam_lr") / _at_least_0(lr, "lr")
+    return _named(module, "soap", groups, lr=lr, beta1=betas[0], beta2=betas[1],
+                  shampoo_beta=betas[1] if shampoo_beta < 0 else shampoo_beta, eps=eps, weight_decay=weight_decay,
+                  precondition_frequency=precondition_frequency, max_precondition_dim=max_precondition_dim,
+                  adam_eps=adam_eps, adam_lr_ratio=ratio)
+
+
+def Shampoo(module, lr=1e-1, momentum=0.0, eps=1e-4, weight_decay=0.0, precondition_frequency=1,
+            max_precondition_dim=10000, betas=(0.9, 0.999), adam_eps=1e-8, adam_lr=1e-3, groups=()):
+    """Shampoo (arXiv 1802.09568, algorithm 1) for matrices, with decoupled weight decay, and AdamW for the others.
+    momentum: of the preconditioned gradient, as in SGD. precondition_frequency: steps between two computations of the
+    roots. The rest as in SOAP. Collective."""
+    return _named(module, "shampoo", groups, lr=lr, momentum=momentum, eps=eps, weight_decay=weight_decay,
+                  precondition_frequency=precondition_frequency, max_precondition_dim=max_precondition_dim,
+                  beta1=betas[0], beta2=betas[1], adam_eps=adam_eps,
+                  adam_lr_ratio=_at_least_0(adam_lr, "adam_lr") / _at_least_0(lr, "lr"))
 
 
 def optimizer_from_settings(module):

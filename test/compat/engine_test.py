@@ -890,14 +890,6 @@ def refused(mesh, shard):
         expect(InvalidArgumentError, ".step(): the optimizer was made before fully_shard",
                functools.partial(optimized_before, make))
 
-    def adafactor():
-        made = net()
-        optimizer = torch.optim.Adafactor([each for each in made.parameters() if each.requires_grad])
-        made(ids).sum().backward()
-        optimizer.step()
-
-    expect(NotSupportedError, "Adafactor on parameters that are divided over ranks", adafactor)
-
     def on_meta():
         with torch.device("meta"):
             made = Net(tied=False)

@@ -27,10 +27,11 @@ MODES = [("FULL_SHARD", "share"), ("FULL_SHARD", "copy"), ("SHARD_GRAD_OP", "sha
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(24, 8, bias=False)
+        self.norm, self.mix = nn.LayerNorm(8), nn.Linear(8, 8)
+        self.up, self.down = nn.Linear(8, 24), nn.Linear(24, 8, bias=False)
 
     def forward(self, x):
-        return x + self.down(F.gelu(self.up(self.norm(x))))
+        return x + self.down(F.gelu(self.up(self.mix(self.norm(x)))))
 
 
 class Net(nn.Module):
@@ -77,6 +78,96 @@ class TorchMuon:
     def zero_grad(self):
         self.muon.zero_grad()
         self.adamw.zero_grad()
+
+
+class WithAdamW:
+    """A rule for the matrices of the blocks, and AdamW of torch for the others."""
+
+    def __init__(self, named, adam_lr, weight_decay, betas):
+        named = list(named)
+        self.matrices, self.decay, self.steps = [each for name, each in named if as_matrix(name)], weight_decay, 0
+        self.states = [{} for _ in self.matrices]
+        self.adamw = torch.optim.AdamW([each for name, each in named if not as_matrix(name)], lr=adam_lr,
+                                       weight_decay=weight_decay, betas=betas)
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for weight, state in zip(self.matrices, self.states):
+            self.update(weight, weight.grad, state)
+        self.adamw.step()
+
+    def zero_grad(self):
+        for each in self.matrices:
+            each.grad = None
+        self.adamw.zero_grad()
+
+
+class FormulaOfSoap(WithAdamW):
+    """SOAP (arXiv 2409.11321, algorithm 3): update, update_preconditioner and get_orthogonal_matrix_QR of the authors'
+    soap.py, with the moments in the basis, which turns with them, and in double."""
+
+    def __init__(self, named, lr, adam_lr, weight_decay, betas, frequency, largest):
+        super().__init__(named, adam_lr, weight_decay, betas)
+        self.lr, self.betas, self.frequency, self.largest = lr, betas, frequency, largest
+
+    def turned(self, value, state, back=False):
+        left, right = (each if each is None or not back else each.T for each in state["Q"])
+        value = value if left is None else left.T @ value
+        return value if right is None else value @ right
+
+    def update(self, weight, grad, state):
+        one, two = self.betas
+        grad = grad.double()
+        first = self.steps == 1
+        if first:
+            state |= {"m": torch.zeros_like(grad), "v": torch.zeros_like(grad), "Q": [None, None],
+                      "GG": [torch.zeros(side, side, dtype=torch.double) if side <= self.largest else None
+                             for side in grad.shape]}
+        else:
+            number = self.steps - 1
+            turned = self.turned(grad, state)
+            state["m"] = one * state["m"] + (1 - one) * turned
+            state["v"] = two * state["v"] + (1 - two) * turned ** 2
+            size = self.lr * (1 - two ** number) ** 0.5 / (1 - one ** number)
+            weight.sub_(size * self.turned(state["m"] / (state["v"].sqrt() + 1e-8), state, back=True))
+            weight.mul_(1 - self.lr * self.decay)
+        m = self.turned(state["m"], state, back=True)
+        for side, gram in enumerate(state["GG"]):
+            if gram is None:
+                continue
+            gram.lerp_(grad @ grad.T if side == 0 else grad.T @ grad, 1 - two)
+            if first:
+                state["Q"][side] = torch.linalg.eigh(gram)[1].flip(1)
+            elif number % self.frequency == 0:
+                basis = state["Q"][side]
+                order = torch.diag(basis.T @ gram @ basis).argsort(descending=True)
+                state["v"] = state["v"].index_select(side, order)
+                state["Q"][side] = torch.linalg.qr(gram @ basis[:, order])[0]
+        state["m"] = self.turned(m, state)
+
+
+class FormulaOfShampoo(WithAdamW):
+    """Shampoo (arXiv 1802.09568, algorithm 1), in double, with torch's momentum of the result."""
+
+    def __init__(self, named, lr, adam_lr, weight_decay, momentum, frequency):
+        super().__init__(named, adam_lr, weight_decay, (0.9, 0.999))
+        self.lr, self.momentum, self.frequency = lr, momentum, frequency
+
+    def update(self, weight, grad, state):
+        grad = grad.double()
+        if self.steps == 1:
+            state |= {"sums": [1e-4 * torch.eye(side, dtype=torch.double) for side in grad.shape], "v": 0.0}
+        for sum, added in zip(state["sums"], (grad @ grad.T, grad.T @ grad)):
+            sum.add_(added)
+        if (self.steps - 1) % self.frequency == 0:
+            state["roots"] = []
+            for sum in state["sums"]:
+                values, vectors = torch.linalg.eigh(sum)
+                state["roots"].append(vectors @ torch.diag(values ** -0.25) @ vectors.T)
+        left, right = state["roots"]
+        state["v"] = self.momentum * state["v"] + left @ grad @ right
+        weight.mul_(1 - self.lr * self.decay).sub_(self.lr * state["v"])
 
 
 class FormulaOfLamb:
@@ -166,6 +257,7 @@ IN_8_BITS = {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "min_8bit_si
 LAMB = {"lr": 5e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}
 MUON = {"lr": 0.02, "weight_decay": 0.1}
 ADAM_LR = 3e-3
+ADAFACTOR = {"lr": 3e-2, "weight_decay": 0.1}
 NOT_MATRICES = [{"params": ["embedding.*", "head.*"], "name": "others", "matrices": False}]
 PLAIN = {
     "AdamW": ("AdamW", {"lr": 1e-2, "weight_decay": 0.1}),
@@ -186,6 +278,29 @@ for scaling, nesterov in ((None, True), ("match_rms_adamw", False)):
 
 
 OPTIMIZERS["Lamb"] = (lambda model: FormulaOfLamb(model.parameters(), **LAMB), ours("Lamb", LAMB), 2e-5)
+
+
+OPTIMIZERS["Adafactor"] = (
+    torchs("Adafactor", ADAFACTOR), ours("Adafactor", ADAFACTOR), 2e-5)
+try:
+    from transformers.optimization import Adafactor
+except ImportError as error:
+    print(f"without the Adafactor of transformers: {error}")
+else:
+    for name, options in {"relative": {}, "moment": {"lr": 1e-2, "beta1": 0.9, "weight_decay": 0.1,
+                                                     "relative_step": False, "scale_parameter": False}}.items():
+        OPTIMIZERS[f"Adafactor of transformers, {name}"] = (
+            lambda model, given=options: Adafactor(model.parameters(), **given),
+            ours("AdafactorTransformers", options), 2e-5)
+SOAP = {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "adam_lr": ADAM_LR}
+# A longer side has fewer directions in its gradients than elements: any basis of the rest is one of eigenvectors.
+OPTIMIZERS["SOAP"] = (
+    lambda model: FormulaOfSoap(model.named_parameters(), **SOAP, frequency=5, largest=8),
+    ours("SOAP", SOAP | {"precondition_frequency": 5, "max_precondition_dim": 8, "groups": NOT_MATRICES}), 1e-4)
+SHAMPOO = {"lr": 3e-2, "weight_decay": 0.1, "momentum": 0.5, "adam_lr": ADAM_LR}
+OPTIMIZERS["Shampoo"] = (
+    lambda model: FormulaOfShampoo(model.named_parameters(), **SHAMPOO, frequency=3),
+    ours("Shampoo", SHAMPOO | {"precondition_frequency": 3, "groups": NOT_MATRICES}), 2e-5)
 
 
 # A value halfway between two numbers of 8 bits is rounded by the last bit of a gradient, which depends on the number of

@@ -259,4 +259,7 @@ TEST_CASE("acclaunch estimate-memory: states in 8 bits, of an optimizer that may
   Program sgd(acclaunch({"estimate-memory", "7B", "--states_8bit", "--optimizer", "sgd"}));
   CHECK(sgd.wait() == 2);
   CHECK(contains(sgd.err(), "the states of sgd cannot have 8 bits"));
+  Program soap(acclaunch({"estimate-memory", "7B", "--optimizer", "soap"}));
+  CHECK(soap.wait() != 0);
+  CHECK(contains(soap.err(), "its states grow with the squares of the sides"));
 }

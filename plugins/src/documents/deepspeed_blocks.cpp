@@ -158,7 +158,7 @@ std::optional<settings::SettingRow> optimizer_value(const NamedType& type, const
     return std::nullopt;
   }
   return parameter(found->name, found->is_switch ? settings::Type::boolean : settings::Type::real,
-                   found->is_switch ? "" : "0..");
+                   found->is_switch || found->least < 0.0 ? "" : "0..");
 }
 
 std::optional<settings::SettingRow> schedule_value(const NamedType& type,

@@ -2,6 +2,7 @@
 #include "kernels/orthogonalize.hpp"
 
 #include "kernels/kernels.hpp"
+#include "kernels/multiplier.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -43,31 +44,6 @@ void mirror(float* matrix, std::size_t size) {
     }
   }
 }
-
-/// Multiplies on several threads, each with a part of the columns and scratch memory of its own.
-class Multiplier {
- public:
-  Multiplier(int threads, const RunParts& run)
-      : threads_(static_cast<std::size_t>(threads)), run_(run), scratch_(threads_) {}
-
-  void operator()(const Product& product) {
-    constexpr std::size_t kBlock = Product::kBlockColumns;
-    const std::size_t blocks = (product.columns + kBlock - 1) / kBlock;
-    const std::size_t size = (blocks + threads_ - 1) / threads_ * kBlock;
-    run_((product.columns + size - 1) / size, [&](std::size_t part) {
-      Product own = product;
-      std::vector<float>& scratch = scratch_[part];
-      scratch.resize(std::max(scratch.size(), Product::scratch_numel(own.rows, own.inner)));
-      own.scratch = scratch.data();
-      kernels().multiply(own, part * size, std::min(size, own.columns - part * size));
-    });
-  }
-
- private:
-  std::size_t threads_;
-  const RunParts& run_;
-  std::vector<std::vector<float>> scratch_;
-};
 
 /// Steps after which the product of all polynomials is applied to the matrix. In float32 the
 /// rounding errors of small eigenvalues of the Gram matrix, below 1e-7, grow by the factor 12 in

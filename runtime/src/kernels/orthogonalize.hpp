@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/multiplier.hpp"
+
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 namespace acc::kernels {
-
-/// Calls task(0), …, task(parts - 1), each once, possibly on several threads.
-using RunParts =
-    std::function<void(std::size_t parts, const std::function<void(std::size_t)>& task)>;
 
 /// Replaces a matrix by one with about the same singular vectors, whose singular values are between
 /// 0.7 and 1.2: `steps` steps of the Newton-Schulz iteration of Muon (kellerjordan.github.io/posts/

@@ -100,7 +100,7 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
                                          " is not in this version of libacc_runtime (use " +
                                          all_optimizer_rules(&OptimizerRule::title) + ")");
   }
-  if (!rule->others.empty()) {
+  if (rule->has_matrices() && !rule->has_wholes_only()) {
     throw Error(Errc::not_supported,
                 "optimizer.type " + choice.type +
                     ": a file does not say which parameters it updates as matrices: name the "

@@ -70,18 +70,8 @@ std::vector<double> NormUpdate::squares_of_all(const sharding::FlatParameter& fl
   updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
   updater.record(updater.compute())->synchronize();
   const std::span<const double> own(squares_here_->as<double>(), 2 * flat.parameters().size());
-  if (flat.ignored() || context_.groups.shard->size() == 1) {
-    return {own.begin(), own.end()};
-  }
-  // All ranks of the world take part, and each adds those of its shard group, in rank order.
-  const std::vector<double> all = sharding::all_gather(context_.groups, *context_.device, own);
-  std::vector<double> sums(own.size());
-  for (const int rank : context_.groups.plan.shard) {
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i] += all[static_cast<std::size_t>(rank) * own.size() + i];
-    }
-  }
-  return sums;
+  return flat.ignored() ? std::vector<double>(own.begin(), own.end())
+                        : sharding::sum_over_shards(context_.groups, *context_.device, own);
 }
 
 }  // namespace acc::optim

@@ -189,10 +189,16 @@ std::vector<bool> OptimizerState::matrices_of(const FlatParameter& flat) const {
   std::vector<bool> found;
   const std::vector<std::size_t>& groups = group_of_.at(&flat);
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    found.push_back(own_rule() != nullptr && own_rule()->has_matrices() &&
-                    flat.parameters()[i].shape.size() == 2 && rates_.matrices(groups[i]));
+    found.push_back(own_rule() != nullptr && rates_.matrices(groups[i]) &&
+                    own_rule()->facts().is_matrix(flat.parameters()[i].shape.size()));
   }
   return found;
+}
+
+std::vector<bool> OptimizerState::wholes_of(const FlatParameter& flat) const {
+  return own_rule() != nullptr && own_rule()->facts().has_wholes_only()
+             ? std::vector<bool>(flat.parameters().size(), true)
+             : matrices_of(flat);
 }
 
 std::vector<OptimizerState::Moment> OptimizerState::moments_of(
@@ -235,7 +241,7 @@ void OptimizerState::allocate_moments() {
     const std::vector<bool> matrices = matrices_of(*flat);
     FlatState state{flat, moments_of(*flat, matrices),
                     optim::plan_updates(*flat, group_of_[flat],
-                                        context.settings.sharding.sub_group_size, matrices),
+                                        context.settings.sharding.sub_group_size, wholes_of(*flat)),
                     nullptr};
     for (const Moment& each : state.moments) {
       if (!model_->context().in_file(each.values->data())) {
@@ -286,21 +292,24 @@ void OptimizerState::make_matrix_update() {
   for (const FlatState& state : flats_) {
     optim::MatrixUpdate::Flat flat{state.flat, nullptr, {}};
     const std::vector<bool> matrices = matrices_of(*state.flat);
-    for (std::size_t i = 0; i < matrices.size(); ++i) {
-      if (matrices[i]) {
+    const std::vector<bool> wholes = wholes_of(*state.flat);
+    for (std::size_t i = 0; i < wholes.size(); ++i) {
+      if (wholes[i]) {
         const std::vector<std::int64_t>& shape = state.flat->parameters()[i].shape;
-        flat.matrices.push_back({i, group_of_[state.flat][i], shape[0], shape[1]});
+        flat.matrices.push_back({i, group_of_[state.flat][i], shape, matrices[i],
+                                 own_rule()->owned_states(shape, matrices[i])});
       }
     }
     if (!flat.matrices.empty()) {
-      flat.momentum = state.moments.front().values->data();  // states of matrices come first
+      if (!own_rule()->states(RuleScope::matrices).empty()) {
+        flat.momentum = state.moments.front().values->data();  // states of matrices come first
+      }
       flats.push_back(std::move(flat));
     }
   }
   if (!flats.empty()) {
     matrix_update_.emplace(model_->context(), model_->counters(), std::move(flats),
-                           static_cast<int>((*own_rule())["ns_steps"]),
-                           static_cast<float>((*own_rule())["eps"]),
+                           optim::whole_rule_of(*own_rule(), *model_->context().updater),
                            model_->context().settings.sharding.sub_group_size);
   }
 }
@@ -334,7 +343,7 @@ model::Declaration OptimizerState::declaration(const std::vector<double>& rates)
     all.emplace_back("the learning rate" + of, number(rates[group]));
     all.emplace_back("the weight decay" + of, number(rates_.weight_decay(group)));
     if (!rates_.matrices(group)) {
-      all.emplace_back("matrices" + of, "updated element by element");
+      all.emplace_back("matrices" + of, "updated as the other parameters");
     }
   }
   for (const FlatParameter* flat : model_->flats()) {
@@ -627,7 +636,8 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
     recording_->add_gradients(shards(true), factor.known);
   }
   std::vector<kernels::UpdateStep> updates;  // by group
-  if (const auto* const own = own_rule(); own != nullptr && !own->needs_norms()) {
+  if (const auto* const own = own_rule();
+      own != nullptr && !own->needs_norms() && !own->facts().has_wholes_only()) {
     for (std::size_t group = 0; group < rates_.size(); ++group) {
       updates.push_back(own->step(step_rates_[group], rates_.weight_decay(group), steps + 1,
                                   factor.known, step_betas_));
@@ -678,10 +688,9 @@ void OptimizerState::update_matrices(const GradientFactor& factor) {
   matrix_update_->run({.number = steps + 1,
                        .direction = direction,
                        .clip = factor.clip,
-                       .apply = [&](const optim::MatrixUpdate::Matrix& matrix) {
-                         return rule.directed(step_rates_[matrix.group],
-                                              rates_.weight_decay(matrix.group), matrix.rows,
-                                              matrix.columns);
+                       .rates = [&](std::size_t group) {
+                         return optim::WholeStep{.lr = step_rates_[group],
+                                                 .weight_decay = rates_.weight_decay(group)};
                        }});
 }
 
@@ -741,7 +750,7 @@ bool OptimizerState::updates_all() const {
   if (own_rule() == nullptr) {
     return false;
   }
-  bool changes = !own_rule()->states().empty();
+  bool changes = !own_rule()->states().empty() || own_rule()->facts().has_matrices();
   for (std::size_t group = 0; group < rates_.size(); ++group) {
     changes = changes || rates_.weight_decay(group) != 0.0;
   }

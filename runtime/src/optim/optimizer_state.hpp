@@ -68,6 +68,10 @@ class OptimizerState {
     std::unique_ptr<optim::PackedStates> packed;  ///< in place of moments and tiles; null: none
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
+  /// The states that lie on the ranks that own their parameters; null: there are none.
+  [[nodiscard]] const std::vector<optim::OwnedArray>* owned() const noexcept {
+    return matrix_update_ ? &matrix_update_->owned() : nullptr;
+  }
   [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->context().groups; }
 
   [[nodiscard]] const ModelState& model() const noexcept { return *model_; }
@@ -126,8 +130,10 @@ class OptimizerState {
   /// Returns a group's parameters with (`decays`) or without weight decay.
   [[nodiscard]] std::vector<const sharding::ParameterRecord*> members(std::size_t group,
                                                                       bool decays) const;
-  /// True for the parameters that are updated as whole matrices.
+  /// True for the parameters in RuleScope::matrices.
   [[nodiscard]] std::vector<bool> matrices_of(const sharding::FlatParameter& flat) const;
+  /// True for the parameters that are updated as wholes.
+  [[nodiscard]] std::vector<bool> wholes_of(const sharding::FlatParameter& flat) const;
   void allocate_moments();
   [[nodiscard]] std::vector<Moment> moments_of(const sharding::FlatParameter& flat,
                                                const std::vector<bool>& matrices) const;

@@ -36,11 +36,12 @@ bool is_rate(std::string_view name) {
   return name == "lr" || name == "weight_decay";
 }
 
-/// Returns the step of the type that is made for this rule and these coefficients.
+/// Returns the step of the type that is made for this rule and these coefficients, if there is one.
 template <typename... Step>
-kernels::UpdateStep step_of(const OptimizerRule& rule, const std::variant<Step...>* /*type*/,
-                            const kernels::CoefficientValues& values, std::int64_t step,
-                            double grad_scale) {
+std::optional<kernels::UpdateStep> step_of(const OptimizerRule& rule,
+                                           const std::variant<Step...>* /*type*/,
+                                           const kernels::CoefficientValues& values,
+                                           std::int64_t step, double grad_scale) {
   std::optional<kernels::UpdateStep> made;
   const auto try_type = [&]<typename Each>(const Each* /*type*/) {
     if (!made && rule.name == Each::kRule && Each::fits(values)) {
@@ -48,7 +49,7 @@ kernels::UpdateStep step_of(const OptimizerRule& rule, const std::variant<Step..
     }
   };
   (try_type(static_cast<const Step*>(nullptr)), ...);
-  return made.value();
+  return made;
 }
 
 }  // namespace
@@ -73,10 +74,10 @@ Rule::Rule(const NamedRule& settings) : facts_(find_optimizer_rule(settings.name
   }
   for (const RuleCoefficient& each : facts_->coefficients) {
     const double value = (*this)[each.name];
-    if (!is_rate(each.name) && !(value >= 0.0 && value < each.limit)) {  // also true for NaN
+    if (!is_rate(each.name) && !(value >= each.least && value < each.limit)) {  // or NaN
       throw Error(Errc::invalid_argument,
-                  fmt::format("{}: expected a number from 0 to {} (excluded), found {}", each.name,
-                              each.limit, value));
+                  fmt::format("{}: expected a number from {} to {} (excluded), found {}", each.name,
+                              each.least, each.limit, value));
     }
     if (each.is_switch && value != 0.0 && value != 1.0) {
       throw Error(Errc::invalid_argument,
@@ -97,11 +98,34 @@ std::vector<std::string> Rule::states(RuleScope of) const {
   std::vector<std::string> keys;
   for (const RuleState& each : facts_->states) {
     const bool is_in = of == RuleScope::all || each.of == RuleScope::all || each.of == of;
-    if (is_in && (each.needs.empty() || (*this)[each.needs] != 0.0)) {
+    if (each.shape == StateShape::sharded && is_in && has_state(each)) {
       keys.emplace_back(each.key);
     }
   }
   return keys;
+}
+
+bool Rule::has_state(const RuleState& state) const {
+  return state.needs.empty() || (*this)[state.needs] != 0.0;
+}
+
+std::vector<Rule::OwnedState> Rule::owned_states(const std::vector<std::int64_t>& shape,
+                                                 bool is_matrix) const {
+  std::vector<OwnedState> all;
+  for (const RuleState& each : facts_->states) {
+    if (each.shape == StateShape::sharded || !has_state(each)) {
+      continue;
+    }
+    OwnedState state{std::string(each.key), {}, false};
+    if (each.of == RuleScope::all || (each.of == RuleScope::matrices) == is_matrix) {
+      state.shape = state_shape(each.shape, shape);
+      const bool is_square =
+          each.shape == StateShape::rows_by_rows || each.shape == StateShape::columns_by_columns;
+      state.exists = !is_square || static_cast<double>(state.shape.back()) <= (*this)[kLargestSide];
+    }
+    all.push_back(std::move(state));
+  }
+  return all;
 }
 
 namespace {
@@ -125,8 +149,8 @@ kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step
                                const std::optional<std::array<double, 2>>& betas) const {
   kernels::CoefficientValues own = values_with(weight_decay, betas);
   own["lr"] = lr;
-  if (!has_matrices()) {
-    return step_of(*facts_, kAnyStep, own, step, grad_scale);
+  if (!facts_->has_matrices()) {
+    return step_of(*facts_, kAnyStep, own, step, grad_scale).value();
   }
   const OptimizerRule& others = *find_optimizer_rule(facts_->others);
   for (const RuleCoefficient& each : others.coefficients) {
@@ -134,22 +158,15 @@ kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step
   }
   own["eps"] = (*this)["adam_eps"];
   own["lr"] = lr * (*this)["adam_lr_ratio"];
-  return step_of(others, kAnyStep, own, step, grad_scale);
+  return step_of(others, kAnyStep, own, step, grad_scale).value();
 }
 
 kernels::UpdateStep Rule::direction(double weight_decay, std::int64_t step, double grad_scale,
                                     const std::optional<std::array<double, 2>>& betas) const {
-  return step_of(*facts_, kAnyStep, values_with(weight_decay, betas), step, grad_scale);
-}
-
-// torch's _adjust_lr.
-kernels::UpdateStep Rule::directed(double lr, double weight_decay, std::int64_t rows,
-                                   std::int64_t columns) const {
-  const auto high = static_cast<double>(rows);
-  const auto wide = static_cast<double>(columns);
-  const double size = (*this)["match_rms_adamw"] != 0.0 ? 0.2 * std::sqrt(std::max(high, wide))
-                                                        : std::sqrt(std::max(1.0, high / wide));
-  return kernels::DirectedStep::of({{"lr", lr}, {"weight_decay", weight_decay}}, 0, size);
+  const auto made = step_of(*facts_, kAnyStep, values_with(weight_decay, betas), step, grad_scale);
+  const kernels::SgdStep gradient{
+      .grad_scale = static_cast<float>(grad_scale), .decay = 0.0F, .lr = -1.0F};
+  return made.value_or(gradient);
 }
 
 // lamb_cuda_kernel_part3 and fused_lamb_cuda of DeepSpeed 0.19.8.

@@ -35,12 +35,19 @@ class Rule {
   [[nodiscard]] double operator[](std::string_view name) const {
     return values_.find(name)->second;
   }
-  /// Keys of the states that the rule has with these coefficients, of all parameters and of those
-  /// in one scope.
+  /// Keys of the states that the rule has with these coefficients and that are divided as the
+  /// parameters are, of all parameters and of those in one scope.
   [[nodiscard]] std::vector<std::string> states() const;
   [[nodiscard]] std::vector<std::string> states(RuleScope of) const;
-  /// True if the rule needs matrices as a whole.
-  [[nodiscard]] bool has_matrices() const noexcept { return !facts_->others.empty(); }
+  /// A state that lies on the rank that owns a parameter.
+  struct OwnedState {
+    std::string key;
+    std::vector<std::int64_t> shape;
+    bool exists = false;  ///< false: this parameter has none
+  };
+  /// All such states, of a parameter of this shape. is_matrix: RuleScope::matrices.
+  [[nodiscard]] std::vector<OwnedState> owned_states(const std::vector<std::int64_t>& shape,
+                                                     bool is_matrix) const;
   /// True if the rule needs the norms of whole parameters.
   [[nodiscard]] bool needs_norms() const noexcept { return facts_->needs_norms; }
 
@@ -50,19 +57,18 @@ class Rule {
   [[nodiscard]] kernels::UpdateStep step(
       double lr, double weight_decay, std::int64_t step, double grad_scale,
       const std::optional<std::array<double, 2>>& betas = {}) const;
-  /// The same of parameters that are updated as a whole: computes the direction.
+  /// The same of parameters that are updated as a whole: computes the direction, in memory that
+  /// holds the weights, or zeros for a rule of whole parameters.
   [[nodiscard]] kernels::UpdateStep direction(
       double weight_decay, std::int64_t step, double grad_scale,
       const std::optional<std::array<double, 2>>& betas = {}) const;
-  /// The update of a matrix along its orthogonalized direction.
-  [[nodiscard]] kernels::UpdateStep directed(double lr, double weight_decay, std::int64_t rows,
-                                             std::int64_t columns) const;
   /// The update of a parameter along a direction whose length depends on the norms of both (LAMB).
   [[nodiscard]] kernels::UpdateStep directed_by_norms(
       double lr, std::int64_t step, double weight_norm, double direction_norm,
       const std::optional<std::array<double, 2>>& betas = {}) const;
 
  private:
+  [[nodiscard]] bool has_state(const RuleState& state) const;
   [[nodiscard]] kernels::CoefficientValues values_with(
       double weight_decay, const std::optional<std::array<double, 2>>& betas) const;
 

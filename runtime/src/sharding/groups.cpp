@@ -200,6 +200,21 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
   return all;
 }
 
+std::vector<double> sum_over_shards(const Groups& groups, device::Device& device,
+                                    std::span<const double> values) {
+  if (groups.shard->size() == 1) {
+    return {values.begin(), values.end()};
+  }
+  const std::vector<double> all = all_gather(groups, device, values);
+  std::vector<double> sums(values.size());
+  for (const int rank : groups.plan.shard) {
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i] += all[static_cast<std::size_t>(rank) * values.size() + i];
+    }
+  }
+  return sums;
+}
+
 std::string idle_quantization(const settings::ShardingSettings& sharding,
                               const settings::StrategySwitches& on, const Reach& reach) {
   std::vector<std::string_view> given;

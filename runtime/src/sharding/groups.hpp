@@ -131,6 +131,10 @@ decltype(auto) with_program(const Groups& groups, std::string_view what, const C
 /// values: the same number on all ranks. The values pass through memory of `device`. Collective.
 std::vector<double> all_gather(const Groups& groups, device::Device& device,
                                std::span<const double> values);
+/// Returns the sums of numbers over the shards of a copy, on every rank: of those of this rank's
+/// shard group, in rank order. Collective.
+std::vector<double> sum_over_shards(const Groups& groups, device::Device& device,
+                                    std::span<const double> values);
 
 /// Makes the groups of `plan_groups`. Collective over the job's ranks. store: outlives the groups;
 /// null for one rank.

@@ -7,19 +7,17 @@
 namespace acc::state_dict {
 
 using acc::model::BufferRecord;
-using sharding::FlatParameter;
 using sharding::ParameterRecord;
 
 std::vector<FullItem> weight_items(detail::ModelState& model,
                                    const std::vector<FlatArray>& arrays) {
   std::vector<FullItem> items;
   for (std::size_t a = 0; a < arrays.size(); ++a) {
-    const FlatParameter& flat = *arrays[a].flat;
     for (const std::size_t i : arrays[a].parameters) {
-      const ParameterRecord& record = flat.parameters()[i];
+      const ParameterRecord& record = (*arrays[a].records)[i];
       for (std::string& name : record.names()) {
         items.push_back({std::move(name), arrays[a].kind, record.shape, arrays[a].dtype, a,
-                         flat.layout().offsets[i], nullptr});
+                         arrays[a].layout->offsets[i], nullptr});
       }
     }
   }
@@ -34,10 +32,10 @@ std::vector<FullItem> weight_items(detail::ModelState& model,
 std::vector<FullItem> moment_items(const std::vector<FlatArray>& arrays) {
   std::vector<FullItem> items;
   for (std::size_t a = 0; a < arrays.size(); ++a) {
-    const FlatParameter& flat = *arrays[a].flat;
     for (const std::size_t i : arrays[a].parameters) {
-      items.push_back({flat.parameters()[i].name, arrays[a].kind, flat.parameters()[i].shape,
-                       arrays[a].dtype, a, flat.layout().offsets[i], nullptr});
+      const ParameterRecord& record = (*arrays[a].records)[i];
+      items.push_back({record.name, arrays[a].kind, record.shape, arrays[a].dtype, a,
+                       arrays[a].layout->offsets[i], nullptr});
     }
   }
   return items;
@@ -60,9 +58,8 @@ const std::byte* GatheredTensors::bring(std::size_t item) {
       gather(each.array);
       at_hand_ = each.array;
       if (where_.meter != nullptr) {
-        where_.meter->add(
-            static_cast<std::uint64_t>(arrays_[each.array].flat->layout().padded_numel) *
-            nbytes_of(arrays_[each.array].dtype));
+        where_.meter->add(static_cast<std::uint64_t>(arrays_[each.array].layout->padded_numel) *
+                          nbytes_of(arrays_[each.array].dtype));
       }
     }
   }
@@ -86,11 +83,10 @@ void GatheredTensors::finish() {
 void GatheredTensors::gather(std::size_t array) {
   const FlatArray& from = arrays_[array];
   const auto& context = model_.context();
-  const std::size_t own_nbytes =
-      static_cast<std::size_t>(from.flat->owned().numel) * nbytes_of(from.dtype);
+  const std::size_t own_nbytes = static_cast<std::size_t>(from.owned.numel) * nbytes_of(from.dtype);
   const void* own = from.values;
   device::Device& device = *context.device;
-  const bool is_whole = shards_of(model_, *from.flat) == 1;
+  const bool is_whole = from.shards == 1;
   values_ = nullptr;
   device_memory_.reset();
   if (is_whole && !wants()) {
@@ -98,8 +94,8 @@ void GatheredTensors::gather(std::size_t array) {
   }
   device::MemoryPtr unpacked;
   if (from.packed != nullptr) {
-    unpacked = context.allocate_state(from.flat->owned().numel, "gathered for a checkpoint");
-    from.packed->read(from.state, 0, from.flat->owned().numel, unpacked->as<float>());
+    unpacked = context.allocate_state(from.owned.numel, "gathered for a checkpoint");
+    from.packed->read(from.state, 0, from.owned.numel, unpacked->as<float>());
     own = unpacked->data();
     device_memory_ = unpacked;
   }
@@ -115,9 +111,11 @@ void GatheredTensors::gather(std::size_t array) {
     return;
   }
   const std::size_t nbytes =
-      static_cast<std::size_t>(from.flat->layout().padded_numel) * nbytes_of(from.dtype);
+      static_cast<std::size_t>(from.layout->padded_numel) * nbytes_of(from.dtype);
   const auto full = device.allocate(nbytes, "gathered for a checkpoint");
-  context.groups.shard->all_gather(own, full->data(), own_nbytes)->wait_released();
+  const auto& groups = context.groups;  // a shard for each rank, or for each of a copy
+  const auto& group = from.shards > groups.shard->size() ? groups.world : groups.shard;
+  group->all_gather(own, full->data(), own_nbytes)->wait_released();
   if (wants()) {
     values_ = full->data();
     keep(full, nbytes);

@@ -47,8 +47,8 @@ PlannedLocal plan_local_model(detail::ModelState& model) {
   PlannedLocal planned{.layout = local_layout_of(model), .tensors = {}, .held = {}};
   const auto arrays = weight_arrays(model);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    planned.tensors.push_back({planned.layout.flats[i].key, stored_dtype(arrays[i].dtype),
-                               Shape{arrays[i].flat->owned().numel}});
+    planned.tensors.push_back(
+        {planned.layout.flats[i].key, stored_dtype(arrays[i].dtype), Shape{arrays[i].owned.numel}});
     planned.held.push_back(hold(model, arrays[i]));
   }
   for (const auto* buffer : model.buffers()) {

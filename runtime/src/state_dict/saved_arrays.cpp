@@ -9,15 +9,33 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 namespace acc::state_dict {
 
 namespace {
 
-std::vector<std::size_t> all_of(const sharding::FlatParameter& flat) {
-  std::vector<std::size_t> all(flat.parameters().size());
+std::vector<std::size_t> all_of(const std::vector<sharding::ParameterRecord>& records) {
+  std::vector<std::size_t> all(records.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   return all;
+}
+
+}  // namespace
+
+namespace {
+
+FlatArray array_of(detail::ModelState& model, const sharding::FlatParameter& flat, std::string kind,
+                   void* values, DType dtype, std::vector<std::size_t> parameters) {
+  return {.kind = std::move(kind),
+          .values = values,
+          .dtype = dtype,
+          .layout = &flat.layout(),
+          .records = &flat.parameters(),
+          .parameters = std::move(parameters),
+          .owned = flat.owned(),
+          .shards = shards_of(model, flat),
+          .ignored = flat.ignored()};
 }
 
 }  // namespace
@@ -26,7 +44,8 @@ std::vector<std::size_t> all_of(const sharding::FlatParameter& flat) {
 std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   std::vector<FlatArray> arrays;
   for (sharding::FlatParameter* flat : model.flats()) {
-    arrays.push_back({flat, "param", flat->master(), flat->stored(), all_of(*flat)});
+    arrays.push_back(array_of(model, *flat, "param", flat->master(), flat->stored(),
+                              all_of(flat->parameters())));
   }
   return arrays;
 }
@@ -35,12 +54,27 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
   std::vector<FlatArray> arrays;
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
-      arrays.push_back({state.flat, moment.kind, moment.values->data(),
-                        model.context().precision.moments, moment.parameters});
+      arrays.push_back(array_of(model, *state.flat, moment.kind, moment.values->data(),
+                                model.context().precision.moments, moment.parameters));
     }
     for (std::size_t i = 0; state.packed && i < state.packed->states().size(); ++i) {
-      arrays.push_back({state.flat, state.packed->states()[i].kind, nullptr, DType::float32,
-                        all_of(*state.flat), state.packed.get(), i});
+      arrays.push_back(array_of(model, *state.flat, state.packed->states()[i].kind, nullptr,
+                                DType::float32, all_of(state.flat->parameters())));
+      arrays.back().packed = state.packed.get();
+      arrays.back().state = i;
+    }
+  }
+  if (optimizer.owned() != nullptr) {
+    for (const optim::OwnedArray& each : *optimizer.owned()) {
+      arrays.push_back({.kind = each.kind,
+                        .values = each.values->data(),
+                        .dtype = DType::float32,
+                        .layout = &each.layout,
+                        .records = &each.records,
+                        .parameters = all_of(each.records),
+                        .owned = each.owned,
+                        .shards = each.shards,
+                        .ignored = each.records.front().ignored});
     }
   }
   return arrays;
@@ -49,7 +83,7 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 // The program may have memory of the weights, never of moments. The guard hides weights from every
 // thread, and values in files are read by the device.
 HeldPtr hold(detail::ModelState& model, const FlatArray& array) {
-  const auto owned = array.flat->owned();
+  const auto owned = array.owned;
   if (array.packed != nullptr) {
     return std::make_shared<HeldValues>(
         [array, owned](std::int64_t begin, std::int64_t numel, std::byte* to) {
@@ -58,10 +92,9 @@ HeldPtr hold(detail::ModelState& model, const FlatArray& array) {
         },
         owned.offset, owned.numel, nbytes_of(array.dtype));
   }
-  const bool is_weight = array.values == array.flat->master();
-  const bool exposed =
-      (is_weight && (model.late_copies.weights_are_exposed() || model.context().guard->on())) ||
-      model.context().in_file(array.values);
+  const bool exposed = (array.kind == "param" &&
+                        (model.late_copies.weights_are_exposed() || model.context().guard->on())) ||
+                       model.context().in_file(array.values);
   return std::make_shared<HeldValues>(
       *model.context().updater, array.values, owned.offset, owned.numel, nbytes_of(array.dtype),
       exposed ? HeldValues::Changes::at_any_time : HeldValues::Changes::announced);
@@ -122,7 +155,7 @@ ShowProgress shows_progress(detail::ModelState& model) {
 std::uint64_t owned_nbytes(const std::vector<FlatArray>& arrays) {
   std::uint64_t nbytes = 0;
   for (const FlatArray& array : arrays) {
-    nbytes += static_cast<std::uint64_t>(array.flat->owned().numel) * nbytes_of(array.dtype);
+    nbytes += static_cast<std::uint64_t>(array.owned.numel) * nbytes_of(array.dtype);
   }
   return nbytes;
 }
@@ -130,8 +163,7 @@ std::uint64_t owned_nbytes(const std::vector<FlatArray>& arrays) {
 std::uint64_t full_nbytes(const std::vector<FlatArray>& arrays) {
   std::uint64_t nbytes = 0;
   for (const FlatArray& array : arrays) {
-    nbytes +=
-        static_cast<std::uint64_t>(array.flat->layout().padded_numel) * nbytes_of(array.dtype);
+    nbytes += static_cast<std::uint64_t>(array.layout->padded_numel) * nbytes_of(array.dtype);
   }
   return nbytes;
 }

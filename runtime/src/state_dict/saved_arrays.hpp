@@ -18,13 +18,21 @@ namespace acc::state_dict {
 
 using namespace acc::checkpoint;  // the formats
 
-/// The weights or one kind of moment of a flat parameter, in the form that the optimizer updates.
+/// The weights of a flat parameter or one kind of state, in the form that the optimizer updates: of
+/// a flat parameter, or of parameters that owners update as wholes.
 struct FlatArray {
-  sharding::FlatParameter* flat;
   std::string kind;  ///< "param", "exp_avg", "exp_avg_sq", "momentum_buffer"
-  void* values;      ///< [owned().numel], in memory of the updater's device; null: in `packed`
+  void* values;      ///< [owned.numel], in memory of the updater's device; null: in `packed`
   DType dtype;
+  const sharding::FlatLayout* layout;
+  /// What lies in `layout`, with the names of the parameters and the shapes of the values.
+  const std::vector<sharding::ParameterRecord>* records;
   std::vector<std::size_t> parameters;  ///< indices of those that have values
+  sharding::Shard owned;                ///< this rank's
+  /// Rank r holds shard r % shards, and ranks 0 to shards - 1 hold every shard once. 1: every rank
+  /// holds all of it.
+  int shards = 1;
+  bool ignored = false;  ///< each rank has its own
   optim::PackedStates* packed = nullptr;
   std::size_t state = 0;  ///< of `packed`
 };
@@ -37,8 +45,7 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 HeldPtr hold(detail::ModelState& model, const FlatArray& array);
 HeldPtr hold(detail::ModelState& model, const acc::model::BufferRecord& buffer);
 
-/// Returns the number of shards into which a flat parameter is cut. Rank r holds shard r % shards,
-/// and ranks 0 to shards - 1 hold every shard once. 1: every rank holds all of it.
+/// Returns `FlatArray::shards` of a flat parameter.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
 
 /// Returns the dtype in which values are stored: the one of the same name. Throws

@@ -13,7 +13,6 @@ namespace {
 
 using acc::model::BufferRecord;
 using detail::ModelState;
-using sharding::FlatParameter;
 using sharding::ParameterRecord;
 using torch::Sink;
 
@@ -30,15 +29,15 @@ class FolderBuilder {
   /// parameter is saved.
   template <typename Names>
   void add(const FlatArray& array, const Names& names) {
-    const FlatParameter& flat = *array.flat;
     dcp::CutArray cut{.members = {},
-                      .padded_numel = flat.layout().padded_numel,
-                      .shards = shards_of(model_, flat),
-                      .rank_zero_only = flat.ignored()};
+                      .padded_numel = array.layout->padded_numel,
+                      .shards = array.shards,
+                      .rank_zero_only = array.ignored};
     for (const std::size_t i : array.parameters) {
-      for (dcp::Path& path : names(flat.parameters()[i])) {
-        cut.members.push_back({tensors_.size(), flat.layout().offsets[i]});
-        add_tensor(std::move(path), stored_dtype(array.dtype), flat.parameters()[i].shape);
+      const ParameterRecord& record = (*array.records)[i];
+      for (dcp::Path& path : names(record)) {
+        cut.members.push_back({tensors_.size(), array.layout->offsets[i]});
+        add_tensor(std::move(path), stored_dtype(array.dtype), record.shape);
       }
     }
     add_array(std::move(cut), hold(model_, array));

@@ -154,19 +154,19 @@ SnapshotMeta meta_of(std::span<const Part> parts, const SavedState& state) {
     if (part.optimizer->scaler()) {
       model.scaler = part.optimizer->scaler()->state();
     }
+    const int shards = part.model->context().groups.plan.shard_size();
     for (const FlatArray& array : snapshot_arrays(part)) {
-      const sharding::FlatParameter& flat = *array.flat;
       const std::size_t size = nbytes_of(array.dtype);
       SnapshotMeta::Array held{.kind = array.kind,
                                .dtype = array.dtype,
-                               .is_replicated = !flat.ignored(),
+                               .is_replicated = !array.ignored && array.shards <= shards,
                                .at = at,
-                               .nbytes = static_cast<std::uint64_t>(flat.owned().numel) * size,
+                               .nbytes = static_cast<std::uint64_t>(array.owned.numel) * size,
                                .pieces = {}};
       for (const std::size_t i : array.parameters) {
-        const sharding::Overlap piece = overlap(flat.layout(), i, flat.owned());
+        const sharding::Overlap piece = overlap(*array.layout, i, array.owned);
         if (piece.numel > 0) {
-          held.pieces.push_back({flat.parameters()[i].name, piece.in_parameter, piece.numel,
+          held.pieces.push_back({(*array.records)[i].name, piece.in_parameter, piece.numel,
                                  at + static_cast<std::uint64_t>(piece.in_shard) * size});
         }
       }
@@ -264,7 +264,7 @@ std::uint64_t model_hash(std::span<const Part> parts) {
     std::set<std::string> lines;
     for (const FlatArray& array : snapshot_arrays(part)) {
       for (const std::size_t i : array.parameters) {
-        const sharding::ParameterRecord& record = array.flat->parameters()[i];
+        const sharding::ParameterRecord& record = (*array.records)[i];
         lines.insert(fmt::format("{} of {}: {} {}", array.kind, record.name, to_string(array.dtype),
                                  fmt::join(record.shape, "x")));
       }

@@ -307,9 +307,9 @@ void SnapshotRecovery::plan() {
     for (const FlatArray& array : snapshot_arrays(parts_[model])) {
       auto& of_array = reads.emplace_back();
       for (const std::size_t i : array.parameters) {
-        const auto piece = overlap(array.flat->layout(), i, array.flat->owned());
+        const auto piece = overlap(*array.layout, i, array.owned);
         if (piece.numel > 0) {
-          add_reads(stored, array.flat->parameters()[i], array,
+          add_reads(stored, (*array.records)[i], array,
                     {piece.in_parameter, piece.in_parameter + piece.numel}, piece.in_shard,
                     of_array);
         }
@@ -358,8 +358,7 @@ void SnapshotRecovery::fill(std::size_t model) {
       continue;
     }
     write_bytes(*part.model->context().updater, array.values,
-                static_cast<std::size_t>(array.flat->owned().numel) * nbytes_of(array.dtype),
-                fill_part);
+                static_cast<std::size_t>(array.owned.numel) * nbytes_of(array.dtype), fill_part);
   }
   const auto rank = static_cast<std::size_t>(context_.groups.world->rank());
   const Source& first = sources_.at(search_.choice->sources[rank].front());

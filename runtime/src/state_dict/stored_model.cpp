@@ -82,7 +82,7 @@ void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
 
 void StoredModel::check(const FlatArray& array) const {
   for (const std::size_t i : array.parameters) {
-    const ParameterRecord& record = array.flat->parameters()[i];
+    const ParameterRecord& record = (*array.records)[i];
     check_values(at(record, array.kind), record.shape);
   }
 }
@@ -93,17 +93,16 @@ void StoredModel::read(const ParameterRecord& record, const std::string& kind, s
 }
 
 void StoredModel::read(device::Device& device, const FlatArray& array) {
-  const FlatParameter& flat = *array.flat;
+  const std::vector<ParameterRecord>& records = *array.records;
   if (array.packed != nullptr) {
     std::vector<float> values(optim::PackedStates::kPartNumel);
     for (const auto& part : array.packed->parts()) {
-      read(flat.parameters()[part.parameter], array.kind, part.begin, part.numel, Dtype::f32,
-           values.data());
+      read(records[part.parameter], array.kind, part.begin, part.numel, Dtype::f32, values.data());
       array.packed->write(array.state, part, values.data());
     }
     return;
   }
-  const sharding::Shard owned = flat.owned();
+  const sharding::Shard owned = array.owned;
   const auto size = static_cast<std::int64_t>(nbytes_of(array.dtype));
   // Fills a stretch of the shard: the parts of parameters from the checkpoint, and zeros between
   // them.
@@ -115,11 +114,11 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
       std::fill(to.begin() + end * size, to.begin() + until * size, std::byte{0});
     };
     for (const std::size_t i : array.parameters) {
-      const auto piece = sharding::overlap(flat.layout(), i, part);
+      const auto piece = sharding::overlap(*array.layout, i, part);
       if (piece.numel > 0) {
         clear(piece.in_shard);
-        read(flat.parameters()[i], array.kind, piece.in_parameter, piece.numel,
-             stored_dtype(array.dtype), to.data() + piece.in_shard * size);
+        read(records[i], array.kind, piece.in_parameter, piece.numel, stored_dtype(array.dtype),
+             to.data() + piece.in_shard * size);
         end = piece.in_shard + piece.numel;
       }
     }

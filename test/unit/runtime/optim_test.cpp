@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "kernels/dense.hpp"
 #include "kernels/kernels.hpp"
 #include "optim/from_settings.hpp"
 #include "optim/matrix_update.hpp"
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -106,7 +108,10 @@ TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are re
         Row{{"adamw", {{"beta2", 1.0}}}, "beta2: expected a number from 0 to 1 (excluded)"},
         Row{{"adamw", {{"eps", std::nan("")}}}, "eps: expected a number from 0 to inf"},
         Row{{"sgd", {{"momentum", 0.9}, {"nesterov", 0.5}}}, "nesterov: expected 0 or 1"},
-        Row{{"sgd", {{"nesterov", 1.0}}}, "nesterov needs a momentum above 0"}}) {
+        Row{{"sgd", {{"nesterov", 1.0}}}, "nesterov needs a momentum above 0"},
+        Row{{"adafactor", {{"beta2_decay", 0.5}}},
+            "beta2_decay: expected a number from -1000 to 0 (excluded), found 0.5"},
+        Row{{"soap", {{"precondition_frequency", 0.0}}}, "expected a number from 1 to inf"}}) {
     CHECK_THROWS_WITH_AS(Rule(each.rule), doctest::Contains(each.message), acc::Error);
   }
 }
@@ -122,8 +127,8 @@ TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
         std::map<std::string, double>{
             {"lr", 0.5}, {"beta1", 0.8}, {"beta2", 0.9}, {"weight_decay", 0.25}});
   for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
-    if (rule.others.empty()) {
-      CHECK(chosen({.type = std::string(rule.title)}).name == rule.name);
+    if (!rule.has_matrices() || rule.has_wholes_only()) {
+      CHECK(chosen({.type = std::string(rule.name)}).name == rule.name);
     } else {
       CHECK_THROWS_WITH_AS(optimizer_of({.type = std::string(rule.title)}),
                            doctest::Contains("does not say which parameters"), acc::Error);
@@ -180,6 +185,66 @@ TEST_CASE("Lion follows the paper's formula in double, step by step") {
                     0, 1);
       CHECK(std::isnan(weights[0]));
     }
+  }
+}
+
+TEST_CASE("the eigenvectors of a symmetric matrix, also of one without full rank") {
+  using acc::kernels::symmetric_eigen;
+  for (const std::size_t size : {1U, 2U, 5U, 40U}) {
+    for (const std::size_t rank : {std::size_t{0}, std::size_t{1}, size / 2, size}) {
+      CAPTURE(size);
+      CAPTURE(rank);
+      std::vector<double> matrix(size * size);
+      for (std::size_t i = 0; i < matrix.size(); ++i) {
+        for (std::size_t k = 0; k < rank; ++k) {
+          matrix[i] += std::sin(static_cast<double>(i / size * 7 + k * k)) *
+                       std::sin(static_cast<double>(i % size * 7 + k * k));
+        }
+      }
+      const acc::kernels::Eigen eigen = symmetric_eigen(matrix, size);
+      CHECK(std::ranges::is_sorted(eigen.values, std::greater<>()));
+      double worst = 0.0;
+      for (std::size_t i = 0; i < size; ++i) {
+        for (std::size_t k = 0; k < size; ++k) {
+          double rebuilt = 0.0;
+          double angle = i == k ? -1.0 : 0.0;
+          for (std::size_t v = 0; v < size; ++v) {
+            rebuilt += eigen.values[v] * eigen.vectors[v * size + i] * eigen.vectors[v * size + k];
+            angle += eigen.vectors[i * size + v] * eigen.vectors[k * size + v];
+          }
+          worst = std::max({worst, std::abs(rebuilt - matrix[i * size + k]), std::abs(angle)});
+        }
+      }
+      CHECK(worst < 1e-12);
+    }
+  }
+  CHECK(std::isnan(symmetric_eigen({1.0, std::nan(""), std::nan(""), 1.0}, 2).vectors[0]));
+}
+
+TEST_CASE("orthonormal rows span those of the matrix in order") {
+  constexpr std::size_t kSize = 30;
+  for (const std::size_t repeated : {std::size_t{0}, std::size_t{4}}) {  // rows that are equal
+    std::vector<double> matrix(kSize * kSize);
+    for (std::size_t i = 0; i < matrix.size(); ++i) {
+      const std::size_t row = std::max(repeated, i / kSize);
+      matrix[i] = std::sin(static_cast<double>(row * row * 3 + i % kSize * 5));
+    }
+    std::vector<double> rows = matrix;
+    acc::kernels::orthonormalize_rows(rows, kSize);
+    double worst = 0.0;
+    for (std::size_t i = 0; i < kSize; ++i) {
+      for (std::size_t k = 0; k < kSize; ++k) {
+        double angle = i == k ? -1.0 : 0.0;
+        double part = 0.0;
+        for (std::size_t v = 0; v < kSize; ++v) {
+          angle += rows[i * kSize + v] * rows[k * kSize + v];
+          part += rows[i * kSize + v] * matrix[k * kSize + v];
+        }
+        // Row k of the matrix has no part along the later orthonormal rows.
+        worst = std::max({worst, std::abs(angle), i > k ? std::abs(part) : 0.0});
+      }
+    }
+    CHECK(worst < 1e-12);
   }
 }
 

@@ -276,15 +276,22 @@ Weights muon_by_formula(const std::vector<MuonParameter>& parameters, const Weig
 
 }  // namespace
 
-TEST_CASE("Muon: whole matrices by their owners give the formula's weights in every layout") {
-  const std::vector<MuonParameter> parameters = {
+namespace {
+
+/// Matrices and others in three units.
+const std::vector<MuonParameter>& mixed_parameters() {
+  static const std::vector<MuonParameter> all = {
       {"wide", 5 * 23, 23, true},      {"tall", 34 * 4, 4, true},   {"layer.square", 81, 9, true},
       {"layer.bias", 17, 0, false},    {"layer.row", 6, 6, true},   {"tail.column", 7, 1, true},
       {"tail.head", 13 * 3, 3, false}, {"tail.norm", 21, 0, false},
   };
+  return all;
+}
+
+std::vector<UnitSpec> mixed_units() {
   std::vector<UnitSpec> specs = {
       {"", "Net", -1, {}}, {"layer", "Layer", 0, {}}, {"tail", "Tail", 0, {}}};
-  for (const MuonParameter& each : parameters) {
+  for (const MuonParameter& each : mixed_parameters()) {
     const std::size_t unit = each.name.starts_with("layer.")  ? 1
                              : each.name.starts_with("tail.") ? 2
                                                               : 0;
@@ -293,15 +300,48 @@ TEST_CASE("Muon: whole matrices by their owners give the formula's weights in ev
          .numel = each.numel,
          .columns = each.columns});
   }
-  const auto gradient = [](const std::string& name, int i, int step) {
-    // A multiple of 2^-10, so that the mean over ranks is exact.
-    return std::round(std::sin(i * i + 3 * step + static_cast<int>(name.size())) * 1024.0) / 1024.0;
-  };
+  return specs;
+}
+
+/// A multiple of 2^-10, so that the mean over ranks is exact.
+double exact_gradient(const std::string& name, int i, int step) {
+  return std::round(std::sin(i * i + 3 * step + static_cast<int>(name.size())) * 1024.0) / 1024.0;
+}
+
+std::vector<Job> jobs_with_copies() {
   std::vector<Job> all = jobs();
   Job copies = job_of(Strategy::full_shard, 3);
   copies.copy_gathers = true;
   all.push_back(copies);
   all.push_back(job_of(Strategy::hybrid_shard, 4, 1));
+  return all;
+}
+
+/// The weights after `steps` steps with `exact_gradient`. before: gets those before the first.
+Weights trained_mixed(const Job& job, const acc::NamedRule& rule, int steps,
+                      Weights* before = nullptr) {
+  return on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
+    auto model = runtime.model(9);
+    ModuleNet net(model, mixed_units());
+    auto optimizer =
+        model.optimizer(rule, {{.name = "head", .parameters = {"tail.head"}, .matrices = false}});
+    const Weights initial = net.read();
+    if (runtime.rank() == 0 && before != nullptr) {
+      *before = initial;
+    }
+    for (int step = 1; step <= steps; ++step) {
+      net.micro_step([&](const std::string& name, int i, float) {
+        return static_cast<float>(exact_gradient(name, i, step));
+      });
+      optimizer.step();
+    }
+    return net.read();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("Muon: whole matrices by their owners give the formula's weights in every layout") {
   for (const bool matches_rms : {false, true}) {
     const bool nesterov = !matches_rms;
     const acc::NamedRule rule{"muon",
@@ -310,7 +350,7 @@ TEST_CASE("Muon: whole matrices by their owners give the formula's weights in ev
                                {"nesterov", nesterov ? 1.0 : 0.0},
                                {"adam_lr_ratio", 0.5}}};
     std::map<std::int64_t, Weights> first;
-    for (Job job : all) {
+    for (Job job : jobs_with_copies()) {
       for (const std::int64_t window : {0, 32}) {
         CAPTURE(to_string(job.sharding.strategy));
         CAPTURE(job.world_size);
@@ -318,30 +358,40 @@ TEST_CASE("Muon: whole matrices by their owners give the formula's weights in ev
         CAPTURE(window);
         job.sharding.sub_group_size = window;
         Weights initial;
-        const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
-          auto model = runtime.model(9);
-          ModuleNet net(model, specs);
-          auto optimizer = model.optimizer(
-              rule, {{.name = "head", .parameters = {"tail.head"}, .matrices = false}});
-          const Weights before = net.read();
-          if (runtime.rank() == 0) {
-            initial = before;
-          }
-          for (int step = 1; step <= 5; ++step) {
-            net.micro_step([&](const std::string& name, int i, float) {
-              return static_cast<float>(gradient(name, i, step));
-            });
-            optimizer.step();
-          }
-          return net.read();
-        });
+        const Weights weights = trained_mixed(job, rule, 5, &initial);
         const Weights expected =
-            muon_by_formula(parameters, initial, matches_rms, nesterov, gradient);
+            muon_by_formula(mixed_parameters(), initial, matches_rms, nesterov, exact_gradient);
         CHECK(distance(expected, weights) < 2e-5);
         if (first.empty()) {
           first[0] = weights;
         }
         CHECK(distance(first.at(0), weights) == 0.0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rules of whole parameters give the same weights in every layout") {
+  // The factored means of Adafactor use sums of squares over shards, which have an order.
+  for (const auto& [rule, tolerance] : std::vector<std::pair<acc::NamedRule, double>>{
+           {{"adafactor", {{"lr", 0.05}, {"weight_decay", 0.1}}}, 1e-6},
+           {{"adafactor_transformers", {{"beta1", 0.5}, {"weight_decay", 0.1}}}, 1e-6},
+           {{"soap", {{"lr", 0.05}, {"precondition_frequency", 2.0}}}, 0.0},
+           {{"soap", {{"lr", 0.05}, {"max_precondition_dim", 9.0}}}, 0.0},
+           {{"shampoo", {{"lr", 0.05}, {"momentum", 0.5}, {"precondition_frequency", 2.0}}},
+            0.0}}) {
+    CAPTURE(rule.name);
+    Weights first;
+    for (Job job : jobs_with_copies()) {
+      for (const std::int64_t window : {0, 32}) {
+        CAPTURE(to_string(job.sharding.strategy));
+        CAPTURE(job.world_size);
+        CAPTURE(job.copy_gathers);
+        CAPTURE(window);
+        job.sharding.sub_group_size = window;
+        const Weights weights = trained_mixed(job, rule, 6);
+        first = first.empty() ? weights : first;
+        CHECK(distance(first, weights) <= tolerance);
       }
     }
   }

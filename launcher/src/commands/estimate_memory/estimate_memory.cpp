@@ -113,6 +113,12 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
     throw Error(Errc::invalid_argument,
                 "--states_8bit: the states of " + options.optimizer + " cannot have 8 bits");
   }
+  if (find_optimizer_rule(options.optimizer)->coefficient(kLargestSide) != nullptr) {
+    throw Error(Errc::not_supported,
+                "--optimizer " + options.optimizer +
+                    ": its states grow with the squares of the sides of matrices, which this "
+                    "command does not know (docs/sharding.md, Optimizers, has their shapes)");
+  }
   if (options.num_local == 0) {
     const bool usual = !options.cpu && options.num_processes % kUsualLocal == 0;
     options.num_local = usual ? kUsualLocal : options.num_processes;
@@ -207,7 +213,8 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
 
 /// Returns acclaunch's own table: one row per strategy and offload.
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
-  // Embeddings and the last layer are no matrices for Muon.
+  // Embeddings and the last layer are no matrices for Muon. The states of Adafactor, sums over rows
+  // and columns, are too small to count.
   const OptimizerRule& rule = *find_optimizer_rule(options.optimizer);
   const auto moments = static_cast<int>(usual_states(rule, RuleScope::matrices));
   const auto root_moments = static_cast<int>(usual_states(rule, RuleScope::others));

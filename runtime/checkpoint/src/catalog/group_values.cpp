@@ -4,7 +4,11 @@
 #include "acc/base/error.hpp"
 #include "acc/base/optimizer_rules.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -13,6 +17,16 @@
 namespace acc::checkpoint {
 
 namespace {
+
+/// Names of the two coefficients of a key that holds a pair; nothing for any other.
+using Pair = std::array<std::string_view, 2>;
+std::optional<Pair> pair_of(const OptimizerRule& rule, std::string_view key) {
+  if (key == "betas") {
+    return Pair{"beta1", "beta2"};
+  }
+  return key == "eps" && rule.coefficient("eps1") != nullptr ? std::optional(Pair{"eps1", "eps2"})
+                                                             : std::nullopt;
+}
 
 /// Returns the value that torch or DeepSpeed gives a coefficient or a key of a group.
 double otherwise(const OptimizerRule& rule, const GroupKey& key) {
@@ -29,15 +43,18 @@ void push(pickle::Writer& writer, const OptimizerRule& rule, const GroupKey& key
   const RuleCoefficient* const coefficient = rule.coefficient(key.name);
   const bool is_switch =
       coefficient != nullptr ? coefficient->is_switch : key.value == "True" || key.value == "False";
-  if (key.name == "betas") {
+  if (const auto pair = pair_of(rule, key.name)) {
     writer.begin_tuple();
-    for (const GroupKey beta : {GroupKey{"beta1"}, GroupKey{"beta2"}}) {
-      const auto given = values.find(std::string(beta.name));
-      writer.real(given == values.end() ? otherwise(rule, beta) : given->second);
+    for (const std::string_view name : *pair) {
+      const auto given = values.find(std::string(name));
+      writer.real(given == values.end() ? otherwise(rule, {name}) : given->second);
     }
     writer.end_tuple();
-  } else if (key.value == "None" && found == values.end()) {
+  } else if (key.value == "None" &&
+             (found == values.end() || (coefficient != nullptr && value == 0.0))) {
     writer.none();
+  } else if (coefficient != nullptr && key.value == "None") {
+    writer.real(value);
   } else if (is_switch || key.value == "None") {
     writer.boolean(value != 0.0);
   } else {
@@ -53,13 +70,17 @@ void push_names(pickle::Writer& writer, const std::vector<std::string>& names) {
   writer.end_list();
 }
 
-void read_betas(const pickle::Node& node, StoredGroup& group) {
-  const std::vector<pickle::Node> betas = node.items();
-  if (betas.size() != 2) {
+/// Reads "betas", or "eps" of a pair. torch's Adafactor has None for the default.
+void read_pair(std::string_view name, const pickle::Node& node, StoredGroup& group) {
+  const std::vector<pickle::Node> numbers = node.items();
+  if (numbers.size() != 2) {
     node.fail("two numbers");
   }
-  group.hyper_parameters["beta1"] = betas[0].real();
-  group.hyper_parameters["beta2"] = betas[1].real();
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!numbers[i].is_none()) {
+      group.hyper_parameters[fmt::format("{}{}", name, i + 1)] = numbers[i].real();
+    }
+  }
 }
 
 /// Reads names of parameters, or the numbers that plain torch has in their place.
@@ -103,8 +124,9 @@ bool is_of_another(const OptimizerRule& rule, const StoredGroup& group) {
 /// True if each group has all coefficients that the optimizer's class stores.
 bool has_all_coefficients(const OptimizerRule& rule, const std::vector<StoredGroup>& groups) {
   return !groups.empty() && std::ranges::all_of(groups, [&rule](const StoredGroup& group) {
-    return std::ranges::all_of(rule.group_keys, [&group](const GroupKey& key) {
-      const std::string name(key.name == "betas" ? "beta1" : key.name);
+    return std::ranges::all_of(rule.group_keys, [&](const GroupKey& key) {
+      const auto pair = pair_of(rule, key.name);
+      const std::string name(pair ? pair->back() : key.name);
       return !key.value.empty() || group.hyper_parameters.contains(name);
     });
   });
@@ -160,7 +182,9 @@ void read_group_key(const std::string& key, const pickle::Node& node, StoredGrou
       group.param_names.push_back(name.text());
     }
   } else if (key == "betas") {
-    read_betas(node, group);
+    read_pair("beta", node, group);
+  } else if (key == "eps" && !node.is_number()) {
+    read_pair("eps", node, group);
   } else if (node.is_number()) {
     group.hyper_parameters[key] = node.real();
   } else if (is_known(key)) {

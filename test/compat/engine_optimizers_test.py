@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for ten steps with each optimizer of torch.optim
+and of transformers on the engine acc, on two ranks, and compares the weights with those of the same program on whole
+parameters. All ranks have the same batches, so that the mean of the gradients is exact. Those that the engine refuses,
+it refuses by name. Exits with 77 without torch."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from torch import nn
+from torch.nn import functional as F
+
+STEPS, WORDS, SIZE = 10, 13, 6
+
+# Class: options, and the largest difference of a weight; or a part of the message that refuses it.
+SERVED = {
+    "ASGD": ({"lr": 1e-2, "t0": 3, "weight_decay": 0.1}, 0.0),
+    "Adadelta": ({"lr": 0.5, "weight_decay": 0.1}, 0.0),
+    "Adafactor": ({"lr": 3e-2, "weight_decay": 0.1}, 2e-6),
+    "Adagrad": ({"lr": 3e-2, "lr_decay": 0.1}, 0.0),
+    "Adam": ({"lr": 1e-2, "amsgrad": True, "weight_decay": 0.1}, 0.0),
+    "AdamW": ({"lr": 1e-2}, 0.0),
+    "Adamax": ({"lr": 1e-2}, 0.0),
+    "LBFGS": ({"lr": 0.1, "max_iter": 3, "history_size": 4}, 2e-5),
+    "Muon": ({"lr": 2e-2}, 0.0),
+    "NAdam": ({"lr": 1e-2}, 0.0),
+    "RAdam": ({"lr": 1e-2}, 0.0),
+    "RMSprop": ({"lr": 3e-3, "momentum": 0.5, "centered": True}, 0.0),
+    "Rprop": ({"lr": 1e-2}, 0.0),
+    "SGD": ({"lr": 5e-2, "momentum": 0.9, "nesterov": True}, 0.0),
+}
+REFUSED = {"SparseAdam": "does not support dense gradients"}
+TRANSFORMERS = {
+    "relative": ({}, 2e-6),
+    "warmup": ({"warmup_init": True, "weight_decay": 0.1}, 2e-6),
+    "moment": ({"lr": 1e-2, "beta1": 0.9, "relative_step": False, "scale_parameter": False}, 2e-6),
+}
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(SIZE), nn.Linear(SIZE, 11), nn.Linear(11, SIZE, bias=False)
+        self.mix = nn.Conv1d(SIZE, SIZE, 3, padding=1)
+
+    def forward(self, x):
+        x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, SIZE)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(SIZE, WORDS)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy((self.scale * self.head(x)).flatten(0, 1), ids.flatten())
+
+
+def trained(cls, options, sharded):
+    """Weights after STEPS steps, whole."""
+    torch.manual_seed(3)
+    net = Net()
+    if sharded:
+        from torch.distributed.fsdp import fully_shard
+        for block in net.blocks:
+            fully_shard(block)
+        fully_shard(net)
+    parts = [list(net.parameters())]
+    if cls.__name__ == "Muon":
+        parts = [[each for each in net.parameters() if (each.dim() == 2) == matrices] for matrices in (True, False)]
+    optimizers = [cls(parts[0], **options)] + [torch.optim.SGD(part, lr=5e-2) for part in parts[1:]]
+    for step in range(STEPS):
+        ids = torch.randint(WORDS, (4, 5), generator=torch.Generator().manual_seed(step))
+
+        def closure():
+            for each in optimizers:
+                each.zero_grad()
+            loss = net(ids)
+            loss.backward()
+            return loss
+
+        if cls is torch.optim.LBFGS:
+            optimizers[0].step(closure)
+            continue
+        closure()
+        for each in optimizers:
+            each.step()
+    return {name: each.detach().full_tensor() if hasattr(each, "full_tensor") else each.detach()
+            for name, each in net.named_parameters()}
+
+
+def cases():
+    for name, (options, tolerance) in SERVED.items():
+        if hasattr(torch.optim, name):
+            yield name, getattr(torch.optim, name), options, tolerance
+    try:
+        from transformers.optimization import Adafactor
+    except ImportError as error:
+        print(f"without the Adafactor of transformers: {error}")
+        return
+    for name, (options, tolerance) in TRANSFORMERS.items():
+        yield f"Adafactor of transformers, {name}", Adafactor, options, tolerance
+
+
+def faults():
+    """Lines about the optimizers that differ from the plain program."""
+    every = {name for name, each in vars(torch.optim).items() if isinstance(each, type)} - {"Optimizer"}
+    if every - SERVED.keys() - REFUSED.keys():
+        yield f"no row for {sorted(every - SERVED.keys() - REFUSED.keys())}"
+    for name, cls, options, tolerance in cases():
+        try:
+            ours = trained(cls, options, True)
+        except Exception as error:  # the others still run
+            yield f"{name}: {type(error).__name__}: {str(error)[:300]}"
+            continue
+        for key, value in trained(cls, options, False).items():
+            worst = (ours[key] - value).abs().max().item()
+            if not worst <= tolerance:
+                yield f"{name}: {key} differs by {worst}"
+    bitsandbytes = type("AdamW8bit", (torch.optim.AdamW,), {"__module__": "bitsandbytes.optim.adamw"})
+    for name, cls, message in [(name, getattr(torch.optim, name), message) for name, message in REFUSED.items()] + [
+            ("bitsandbytes", bitsandbytes, "bitsandbytes.optim.adamw.AdamW8bit on parameters that are divided")]:
+        try:
+            trained(cls, {"lr": 1e-2}, True)
+            yield f"{name} is not refused"
+        except Exception as error:
+            if message not in str(error):
+                yield f"{name}: {type(error).__name__}: {str(error)[:300]}"
+
+
+def worker():
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = list(faults())
+    for line in found:
+        print(line, flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    print("served" if not found else "different", flush=True)
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    process = subprocess.run(
+        [acclaunch, "--engine", "acc", "--cpu", "--preload", "torch._dynamo", "--num_processes", "2",
+         pathlib.Path(__file__)],
+        env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+    print(process.stdout)
+    assert process.returncode == 0 and process.stdout.count("served") == 2, process.stdout + process.stderr
+
+
+if __name__ == "__main__":
+    worker() if "RANK" in os.environ else main()
