@@ -57,13 +57,22 @@ def _changes_dtensor(name, arguments, keywords):
 
 
 # Functions that read one value of a tensor: torch takes a rank's part of a sum.
-_VALUES = {"item", "__bool__", "__complex__", "__float__", "__int__", "__index__"}
+_VALUES = {"item", "tolist", "__bool__", "__complex__", "__float__", "__int__", "__index__"}
+# Functions whose effect or result belongs to the tensor itself: never called with whole values instead.
+_ACTIONS = {"__set__", "__setstate__", "backward", "detach_", "numpy", "register_hook",
+            "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"}
 # Functions that change some elements: torch fails, or changes a copy.
 _CHANGES_OF_ELEMENTS = {
     "__setitem__", "fill_diagonal_", "index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_",
     "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "tril_", "triu_"}
 # Functions whose results are views, but copies where torch gathers a DTensor.
 _PARTS = {"__getitem__", "chunk", "diagonal", "narrow", "select", "split", "tensor_split", "unbind"}
+
+
+def _may_change(function, keywords):
+    """True for functions, such as collectives, whose names do not say whether they change their arguments."""
+    return keywords.get("inplace") or isinstance(function, torch._ops.OpOverload) or (
+        getattr(function, "__module__", None) or "").startswith("torch.distributed.")
 
 
 def _change_elements(function, name, tensor, arguments, keywords):
@@ -87,6 +96,23 @@ def _mark_parts(found, tensor, arguments):
         if isinstance(each, DTensor) and each._local_tensor.untyped_storage().data_ptr() != \
                 tensor._local_tensor.untyped_storage().data_ptr():
             each._acc_is_copied_part = True
+
+
+def _mark_views(found, arguments, plain, mesh):
+    """Results that are views of whole copies become DTensors, of which changes are refused."""
+    copies = []
+    tensors_in(arguments, copies)
+    storages = {each.untyped_storage().data_ptr() for each in copies} - {
+        each.untyped_storage().data_ptr() for each in plain}
+
+    def mark(tensor):
+        if tensor.requires_grad or tensor.untyped_storage().data_ptr() not in storages:
+            return tensor
+        tensor = DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        tensor._acc_is_copied_part = True
+        return tensor
+
+    return map_tensors(mark, found)
 
 
 def _has_norms_of_rows(tensor):
@@ -130,6 +156,8 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
         first, changes = arguments[0] if arguments else None, _changes_dtensor(name, arguments, keywords)
         if name in _VALUES and not all(each.is_replicate() for each in first._spec.placements):
             return function(_full_tensor(first.detach()))
+        if name == "__format__" and first.dim() == 0:  # torch refuses it
+            return format(_full_tensor(first.detach()).item(), *arguments[1:])
         if changes and getattr(first, "_acc_is_copied_part", False) and "out" not in keywords:
             raise NotSupportedError(f"{name} of a copy of a part of a DTensor, which has the rows of several ranks, "
                                     "would be lost: change the part in the DTensor itself, as in tensor[0] = value")
@@ -147,7 +175,9 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
-                if not stands_for_whole and "got mixed torch.Tensor and DTensor" not in str(error):
+                is_mixed = "got mixed torch.Tensor and DTensor" in str(error)
+                if name in _ACTIONS or not is_mixed and (changes and not stands_for_whole
+                                                         or _may_change(function, keywords)):
                     raise
         mesh = next(each.device_mesh for each in given if isinstance(each, DTensor))
 
@@ -157,7 +187,8 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False) if changes else tensor
 
         arguments, keywords = map_tensors(convert, (arguments, keywords))
-        return function(*arguments, **keywords)
+        found = function(*arguments, **keywords)
+        return found if changes else _mark_views(found, (arguments, keywords), plain, mesh)
 
 
 def whole_outside(parameters):

@@ -279,6 +279,7 @@ class RowModel(Model):
         self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
         self.published = None  # by publish_whole
+        self.versions = ()  # of whole parameters, when the outermost forward began
 
     # ---- declaration
 
@@ -345,6 +346,7 @@ class RowModel(Model):
             for member in unit.members:
                 member.adopt()
         self.check_parameters()
+        self.versions = [each.working._version for each in self.rows]
         self.library.model_publish(self.handle)
         for unit in whole:
             unit.open_whole()
@@ -392,7 +394,21 @@ class RowModel(Model):
         return all(member.own.data_ptr() == _rows.own_rows(member.working, self.root.mesh).data_ptr()
                    for member in self.rows)
 
+    def _check_versions(self):
+        """Raises if the forward has changed whole parameters: ranks that share memory would change them for each
+        other, and where each has a copy the change would be lost."""
+        if self.root.mesh.size(self.root.mesh.ndim - 1) == 1:
+            return
+        for member, version in zip(self.rows, self.versions):
+            if member.working._version != version:
+                raise NotSupportedError(
+                    f"the forward of {type(self.module).__name__} changed its parameter '{member.names[0]}' in place, as "
+                    "torch.nn.Embedding with max_norm does: the engine acc does not support it; change parameters "
+                    "between forwards")
+
     def leave_forward(self, forward):
+        if forward.error() is None:
+            self._check_versions()
         for unit in self.units:
             if unit.awaited:
                 unit.awaited = set()

@@ -39,11 +39,15 @@ def serve():
 def _refuse_other_rules(optimizer):
     """Optimizers that are known to differ, or to fail, on the rows of a parameter."""
     cls = type(optimizer)
-    if cls.__module__.partition(".")[0] == "bitsandbytes" and any(
-            isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
+    if cls.__module__.partition(".")[0] == "bitsandbytes":
+        what = "blocks of elements that begin with the whole parameter"
+    elif cls.__name__ == "ZeroRedundancyOptimizer":
+        what = "whole parameters, which it divides over ranks itself"
+    else:
+        return
+    if any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
         raise NotSupportedError(f"{cls.__module__}.{cls.__name__} on parameters that are divided over ranks: it needs "
-                                "blocks of elements that begin with the whole parameter, which the engine acc does not "
-                                "give it (docs/engine.md)")
+                                f"{what}, which the engine acc does not give it (docs/engine.md)")
 
 
 def _before_step(optimizer, *_):

@@ -20,8 +20,9 @@ class Uncopied:
     """Refuses copies and pickles of a sharded module: its parts belong to this process's library."""
 
     def __reduce_ex__(self, _):
-        raise InvalidArgumentError("a sharded module cannot be copied or pickled (copy.deepcopy, "
-                                   "torch.save): acc.state_dict(module) returns its values")
+        raise InvalidArgumentError("a sharded module cannot be copied or pickled (copy.deepcopy, torch.save): copy it "
+                                   "before it is sharded, or take its state dict (with acc.fully_shard: "
+                                   "acc.state_dict(module))")
 
 
 class ShardedParameter(Uncopied, torch.Tensor):

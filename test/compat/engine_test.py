@@ -702,7 +702,11 @@ def expect_whole(mesh, shard):
     numbers = (
         lambda each: each.sum().item(), lambda each: float(each.norm()), lambda each: bool((each > 0.99).any()),
         lambda each: torch.stack([each.norm(dim=0).sum(), each.norm(1)]).mean(), lambda each: int(each.argmax()),
-        lambda each: F.mse_loss(each, other), lambda each: torch.equal(each, other))
+        lambda each: F.mse_loss(each, other), lambda each: torch.equal(each, other),
+        # Here torch fails with rows.
+        lambda each: each.flatten().norm(), lambda each: each.view(-1).topk(3)[0].sum(), lambda each: each.unique().numel(),
+        lambda each: sum(map(sum, each.tolist())), lambda each: float(f"{each.sum():.5f}"), lambda each: each[mask].sum(),
+        lambda each: torch.cat([part.sum().view(1) for part in each.unbind(0)]).square().sum())
     net = Trial(shard, mesh, {}).sharded(Net(tied=False))
     loss_of(net, torch.zeros(1, 2, dtype=torch.int64)).backward()
     weight = net.head.weight
@@ -821,6 +825,30 @@ def refused(mesh, shard):
             net().head.weight[2].mul_(3)
 
     expect(NotSupportedError, "mul_ of a copy of a part of a DTensor", change_of_part)
+
+    def change_of_view():
+        with torch.no_grad():
+            net().head.weight.view(-1).mul_(3)
+
+    expect(NotSupportedError, "mul_ of a copy of a part of a DTensor", change_of_view)
+
+    def changed_in_forward():
+        made = Net(tied=False)
+        made.embedding.max_norm = 0.1
+        Trial(shard, mesh, {}).sharded(made)(ids)
+
+    expect(NotSupportedError, "changed its parameter 'embedding.weight' in place", changed_in_forward)
+
+    def zero_redundancy():
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        made = net()
+        optimizer = ZeroRedundancyOptimizer(
+            [each for each in made.parameters() if each.requires_grad], torch.optim.SGD, lr=0.1)
+        made(ids).sum().backward()
+        optimizer.step()
+
+    expect(NotSupportedError, "ZeroRedundancyOptimizer on parameters that are divided", zero_redundancy)
+    expect(NotImplementedError, "broadcast_", lambda: dist.broadcast(net().head.weight.data, 0))
 
     def for_inputs():
         made = net()
