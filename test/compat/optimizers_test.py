@@ -29,6 +29,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.mix = nn.LayerNorm(8), nn.Linear(8, 8)
         self.up, self.down = nn.Linear(8, 24), nn.Linear(24, 8, bias=False)
+        # Otherwise its results add up to 0: a direction without gradients, in which SOAP amplifies roundings.
+        nn.init.normal_(self.norm.weight, 1.0, 0.3)
+        nn.init.normal_(self.norm.bias, 0.0, 0.3)
 
     def forward(self, x):
         return x + self.down(F.gelu(self.up(self.mix(self.norm(x)))))
