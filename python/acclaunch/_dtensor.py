@@ -52,7 +52,8 @@ def _changes_dtensor(name, arguments, keywords):
         return True
     first = arguments[0] if arguments else None
     first = first[0] if isinstance(first, (tuple, list)) and first else first
-    return isinstance(first, DTensor) and name not in ("requires_grad_", "detach_") and (
+    return isinstance(first, DTensor) and name not in (
+        "requires_grad_", "detach_", "__int__", "__index__", "__invert__") and (
         name.startswith("__i") or name == "__setitem__" or (name.endswith("_") and not name.endswith("__")))
 
 
@@ -66,7 +67,8 @@ _CHANGES_OF_ELEMENTS = {
     "__setitem__", "fill_diagonal_", "index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_",
     "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "tril_", "triu_"}
 # Functions whose results are views, but copies where torch gathers a DTensor.
-_PARTS = {"__getitem__", "chunk", "diagonal", "narrow", "select", "split", "tensor_split", "unbind"}
+_PARTS = {"__getitem__", "chunk", "diagonal", "dsplit", "hsplit", "narrow", "select", "split", "split_with_sizes",
+          "tensor_split", "unbind", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "vsplit"}
 
 
 def _may_change(function, keywords):
@@ -85,16 +87,18 @@ def _change_elements(function, name, tensor, arguments, keywords):
     return None if name == "__setitem__" else tensor
 
 
-def _mark_parts(found, tensor, arguments):
-    """Remembers which results of one of _PARTS are copies, so that a change of one is refused."""
-    index = arguments[1] if len(arguments) > 1 else None
-    if any(isinstance(each, (torch.Tensor, list)) for each in (index if isinstance(index, tuple) else (index,))):
-        return  # a copy in any case
+def _mark_parts(found, name, tensor, arguments):
+    """Remembers which results of one of _PARTS are copies, and what is a view of one, so that a change is refused."""
+    is_copy = getattr(tensor, "_acc_is_copied_part", False)
+    index = arguments[1] if name == "__getitem__" else None
+    if not is_copy and (name not in _PARTS or any(isinstance(each, (torch.Tensor, list)) for each in (
+            index if isinstance(index, tuple) else (index,)))):
+        return  # nothing that is a view elsewhere
     results = []
     tensors_in(found, results)
     for each in results:
-        if isinstance(each, DTensor) and each._local_tensor.untyped_storage().data_ptr() != \
-                tensor._local_tensor.untyped_storage().data_ptr():
+        if isinstance(each, DTensor) and is_copy == (each._local_tensor.untyped_storage().data_ptr() ==
+                                                     tensor._local_tensor.untyped_storage().data_ptr()):
             each._acc_is_copied_part = True
 
 
@@ -143,6 +147,8 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
     if name == "__get__":  # of an attribute, which programs read often
         with as_plain():
             found = function(*arguments)
+        if isinstance(found, DTensor) and getattr(arguments[0], "_acc_is_copied_part", False):
+            _mark_parts(found, name, arguments[0], arguments)
         if not isinstance(found, torch.Tensor) or found.grad_fn is None:
             return found
     if not all(each is torch.Tensor or issubclass(each, (DTensor, torch.nn.Parameter)) for each in types):
@@ -170,8 +176,8 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
         if not (has_graph and any_requires_grad(plain)) or name == "__set__":
             try:
                 found = function(*arguments, **keywords)
-                if name in _PARTS and isinstance(first, DTensor):
-                    _mark_parts(found, first, arguments)
+                if isinstance(first, DTensor):
+                    _mark_parts(found, name, first, arguments)
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:

@@ -820,11 +820,14 @@ def refused(mesh, shard):
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
 
-    def change_of_part():
+    for change in (lambda weight: weight[2].mul_(3), lambda weight: weight[2][1:].mul_(3),
+                   lambda weight: weight[2].view(-1).mul_(3), lambda weight: weight[2:].mT.mul_(3),
+                   lambda weight: weight.split([1, len(weight) - 1])[0].mul_(3),
+                   lambda weight: weight.split_with_sizes([1, len(weight) - 1])[1].mul_(3)):
         with torch.no_grad():
-            net().head.weight[2].mul_(3)
-
-    expect(NotSupportedError, "mul_ of a copy of a part of a DTensor", change_of_part)
+            expect(NotSupportedError, "mul_ of a copy of a part of a DTensor", lambda: change(net().head.weight))
+    with torch.no_grad():
+        assert int(net().head.weight[2][0]) == 0  # a function whose name begins as that of a change
 
     def change_of_view():
         with torch.no_grad():

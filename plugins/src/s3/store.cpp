@@ -228,8 +228,12 @@ class Store final : public ObjectStore {
       }
       const ptree document = document_of(checked(client().send(
           {.method = "GET", .bucket = at.bucket, .key = "", .query = std::move(query)})));
+      const auto listed = document.get_child_optional("ListBucketResult");
+      if (!listed) {  // of a proxy; an empty list would hide all checkpoints
+        throw std::runtime_error("the service's answer has no ListBucketResult");
+      }
       next.clear();
-      for (const auto& [kind, entry] : document.get_child("ListBucketResult", {})) {
+      for (const auto& [kind, entry] : *listed) {
         if (kind == "NextContinuationToken") {
           next = entry.data();
           continue;
