@@ -660,13 +660,15 @@ std::vector<ParameterShard> ModelState::shards(bool trained_only) {
 
 void ModelState::check_host_weights() const {
   for (sharding::FlatParameter* flat : flats()) {
-    if (context_.in_file(flat->master())) {
+    const char* const what = context_.in_file(flat->master()) ? "master weights"
+                             : context_.gradients_in_file()   ? "gradients"
+                                                              : nullptr;
+    if (what != nullptr) {
       throw Error(
           Errc::not_supported,
-          fmt::format("the master weights of unit '{}' are in a file (offload to nvme), where "
-                      "the program cannot use them: use an optimizer of the runtime, or "
-                      "offload to the CPU",
-                      sharding::unit_label(flat->unit_name())));
+          fmt::format("the {} of unit '{}' are in a file (offload to nvme), where the program "
+                      "cannot use them: use an optimizer of the runtime, or offload to the CPU",
+                      what, sharding::unit_label(flat->unit_name())));
     }
   }
 }

@@ -79,8 +79,8 @@ class ModelState {
   [[nodiscard]] std::vector<ParameterShard> shards(bool trained_only);
   /// The trained ones, with their reduced gradients.
   [[nodiscard]] std::vector<ParameterShard> shards_with_gradients();
-  /// Throws Error(not_supported) if master weights lie in a file, where the program cannot use
-  /// them.
+  /// Throws Error(not_supported) if master weights or gradients lie in a file, where the program
+  /// cannot use them.
   void check_host_weights() const;
   /// Implement the functions of Model with these names. Collective.
   void take_gradients(const ShardsVisit& visit);

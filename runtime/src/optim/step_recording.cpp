@@ -142,8 +142,7 @@ void StepRecording::begin_step(const std::vector<Group>& groups,
 void StepRecording::add_gradients(std::span<const ParameterShard> shards, double factor) {
   for (const ParameterShard& shard : shards) {
     if (shard.gradient != nullptr && shard.numel > 0) {
-      const Sketch found = sketch_of(shard.gradient, DType::float32, shard.numel, shard.offset,
-                                     shard.in_host_memory);
+      const Sketch found = sketch_of(shard.gradient, DType::float32, shard.numel, shard.offset);
       gradients_.push_back({shard, found.times(factor)});
     }
   }
@@ -191,8 +190,7 @@ bool StepRecording::end_step(std::span<const ParameterShard> shards, const StepI
 void StepRecording::add_weights(const char* phase, std::span<const ParameterShard> shards) {
   for (const ParameterShard& shard : shards) {
     if (shard.numel > 0) {
-      const Sketch found =
-          sketch_of(shard.weights, shard.dtype, shard.numel, shard.offset, shard.in_host_memory);
+      const Sketch found = sketch_of(shard.weights, shard.dtype, shard.numel, shard.offset);
       add_tensor(phase, shard, shard.dtype, found);
       weights_[{shard.name, shard.offset}] = found;
     }
@@ -200,11 +198,11 @@ void StepRecording::add_weights(const char* phase, std::span<const ParameterShar
 }
 
 Sketch StepRecording::sketch_of(const void* values, DType dtype, std::int64_t numel,
-                                std::int64_t begin, bool in_host_memory) {
+                                std::int64_t begin) {
   Sketch sketch;
   const auto* from = static_cast<const std::byte*>(values);
   device::MemoryPtr host;
-  if (!in_host_memory) {
+  if (!context_.updater->host_can_use(values)) {
     host = context_.updater->allocate_host(kPart * nbytes_of(dtype), "recording");
   }
   for (std::int64_t done = 0; done < numel;) {

@@ -54,8 +54,9 @@ class StepRecording {
 
  private:
   using Key = std::pair<std::string, std::int64_t>;  // name and first element
+  /// values: memory of the updater.
   [[nodiscard]] Sketch sketch_of(const void* values, DType dtype, std::int64_t numel,
-                                 std::int64_t begin, bool in_host_memory);
+                                 std::int64_t begin);
   void add_weights(const char* phase, std::span<const ParameterShard> shards);
   void add_tensor(const char* phase, const ParameterShard& shard, DType dtype,
                   const Sketch& sketch);

@@ -318,6 +318,19 @@ TEST_CASE("offload to nvme refuses what it cannot serve, and says why") {
           ModuleNet net(model, ::net());
           static_cast<void>(model.optimizer(acc::ProgramRule{.update = [](const auto&) {}}));
         }) == in_file);
+  CHECK(run(
+            true, true,
+            [](Job& job) {
+              job.sharding.mixed_precision = MixedPrecision::no;
+              job.sharding.param_persistence_threshold = 1'000'000;  // all weights stay in memory
+            },
+            Strategy::full_shard,
+            [](acc::Runtime& runtime) {
+              auto model = runtime.model();
+              ModuleNet net(model, ::net());
+              static_cast<void>(model.optimizer(acc::ProgramRule{.update = [](const auto&) {}}));
+            })
+            .starts_with("not_supported: the gradients of unit 'root' are in a file"));
   CHECK(run(true, false, nothing, Strategy::full_shard, [](acc::Runtime& runtime) {
           static_cast<void>(runtime.model(0, {.by_rows = true}));
         }).find("as rows") != std::string::npos);
