@@ -92,7 +92,13 @@ def seconds(value, limit):
 def read_metrics(path):
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    steps = []
+    for line in path.read_text().splitlines():
+        try:
+            steps.append(json.loads(line))
+        except ValueError:  # of a rank that was killed while it wrote, or writes
+            continue
+    return steps
 
 
 def ours(args, folder, name, conf):

@@ -2,7 +2,7 @@
 """A training run on four virtual machines that loses and regains machines at random moments, beside an undisturbed run.
 
     python bench/lost_machines.py [--bin build/release/bin] [--steps 600] [--losses 20] [--seed 1]
-                                  [--memory_every 5] [--disk_every 50] [--heartbeat 1]
+                                  [--memory_every 5] [--disk_every 50] [--heartbeat 1] [--spare]
 
 Each machine has one rank of an elastic job (`--nnodes 2:4`), which trains a small GPT with FULL_SHARD and with each
 window of its text once per epoch. A machine is lost at a random step, as in a power cut: no connection is closed. It
@@ -10,6 +10,10 @@ boots and joins at a random step before the next loss. One loss in four takes a 
 change the step that was reached, the step that the training resumed from and where that came from, and the time to the
 first new step of all machines that are there; then the losses of the last step of both runs, and the proof of
 `acclaunch data check`. Exits with 1 if the loss or the proof fails. Needs root.
+
+With --spare the job has four machines and a fifth that waits, and the survivors of a loss keep their processes
+(`--rejoin`). The fifth takes the place of the machine that is lost, which waits in turn when it has booted. One machine
+is lost at a time, and samples are not recorded. The losses must be those of the undisturbed run, bit for bit.
 """
 import argparse
 import pathlib
@@ -26,6 +30,7 @@ from elastic import read_metrics, wait_until
 
 hosts = elastic.hosts
 NODES = ["node0", "node1", "node2", "node3"]
+SPARE = "node4"
 LEAST = 2
 LIMIT_S = 300
 RESUMING = re.compile(r"\] resuming from step (\d+) \((.*)\)")  # of train_gpt
@@ -40,18 +45,34 @@ class Training:
         self.launchers, self.all = {}, []
         for node in NODES:
             self.join(node)
+        if args.spare:
+            self.reach(1)  # so that it comes last
+            self.join(SPARE)
+            self.launchers[SPARE].wait_for("waiting for a place")
+
+    def reach(self, step):
+        wait_until(lambda: self.reached() >= step, LIMIT_S)
 
     def join(self, node):
         args = self.args
+        train = [args.bin / "train_gpt", "--data", elastic.ROOT / "docs", "--once_per_epoch", "--layers", 2, "--dim",
+                 128, "--heads", 4, "--seq_len", 64, "--global_batch", 12, "--lr", 1e-3, "--steps", args.steps,
+                 "--checkpoint", self.folder / self.name, "--checkpoint_every", args.disk_every, "--metrics",
+                 self.metrics]
         conf = f"last_call_timeout=1,heartbeat_timeout={args.heartbeat}"
+        if args.spare:
+            command = ["--cpu", "--use_fsdp", "--fsdp_sharding_strategy", "FULL_SHARD", "--num_machines", len(NODES),
+                       "--num_processes", len(NODES), "--rdzv_backend", "c10d", "--main_process_ip", "head",
+                       "--main_process_port", 29500, "--rdzv_conf", conf, "--insecure", "--rejoin", "--spares", 1,
+                       "--max_restarts", args.losses, "/bin/sh", "-c", 'echo "a worker starts"; exec "$@"', "sh",
+                       *train]
+        else:
+            command = ["torchrun", "--nnodes", f"{LEAST}:{len(NODES)}", "--nproc-per-node", 1, "--rdzv-backend", "c10d",
+                       "--rdzv-endpoint", "head:29500", "--rdzv-id", self.name, "--rdzv-conf", conf, "--insecure",
+                       "--data-record", self.records, "--no-python", *train]
         self.launchers[node] = self.cluster[node].start(
-            [args.bin / "acclaunch", "torchrun", "--nnodes", f"{LEAST}:{len(NODES)}", "--nproc-per-node", 1,
-             "--rdzv-backend", "c10d", "--rdzv-endpoint", "head:29500", "--rdzv-id", self.name, "--rdzv-conf", conf,
-             "--insecure", "--data-record", self.records, "--no-python",
-             args.bin / "train_gpt", "--data", elastic.ROOT / "docs", "--once_per_epoch", "--layers", 2, "--dim", 128,
-             "--heads", 4, "--seq_len", 64, "--global_batch", 12, "--lr", 1e-3, "--steps", args.steps,
-             "--checkpoint", self.folder / self.name, "--checkpoint_every", args.disk_every, "--metrics", self.metrics],
-            {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+            [args.bin / "acclaunch", *command],
+            {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD", "PET_RDZV_ID": self.name,
              "ACC_MEMORY_CHECKPOINT_EVERY": str(args.memory_every)})
         self.all.append(self.launchers[node])
 
@@ -91,9 +112,14 @@ def moments(args):
     choose = random.Random(args.seed)
     each = args.steps // (args.losses + 1)
     result = []
+    present, waiting = list(NODES), SPARE
     for number in range(args.losses):
         begin = (number + 1) * each - each // 2 + choose.randrange(each // 4)
-        lost = choose.sample(NODES, 2 if choose.random() < 0.25 else 1)
+        lost = choose.sample(present, 2 if choose.random() < 0.25 and not args.spare else 1)
+        if args.spare:
+            present.remove(lost[0])
+            present.append(waiting)
+            waiting = lost[0]
         result.append((begin, lost, begin + 2 + choose.randrange(each // 3)))
     return result
 
@@ -108,7 +134,7 @@ def change(run, what, act):
     def first():
         return next((each["time"] for each in run.steps()
                      if each["step"] > before and each["time"] > began
-                     and len(each["ranks"]) == len(run.launchers)), None)
+                     and len(each["ranks"]) == min(len(run.launchers), len(NODES))), None)
 
     wait_until(lambda: first() is not None or not run.goes_on(), LIMIT_S)
     if first() is None:
@@ -122,14 +148,26 @@ def disturbed(args, cluster, folder):
     run = Training(args, cluster, folder, "disturbed")
     lost_s = 0.0
     print(" step  change                  resumed from              to the next new step")
+    waiting = SPARE
     for at, lost, back in moments(args):
         run.await_step(at)
+        if args.spare:
+            lost_s += change(run, f"lost {lost[0]}, {waiting} comes", lambda node=lost[0]: run.lose(node))
+            run.boot(lost[0])
+            run.launchers[lost[0]].wait_for("waiting for a place")
+            waiting = lost[0]
+            continue
         lost_s += change(run, "lost " + ", ".join(lost), lambda lost=lost: [run.lose(node) for node in lost])
         run.await_step(back)
         lost_s += change(run, "back " + ", ".join(lost), lambda lost=lost: [run.boot(node) for node in lost])
     for launcher in run.launchers.values():
         launcher.expect_status(0)
-    print(f"time to new steps: {lost_s:.1f} s in {2 * args.losses} changes; steps made again: "
+    if args.spare:
+        started = sum(launcher.count("a worker starts") for launcher in run.all)
+        print(f"processes of workers: {started}, of which {started - len(NODES)} in the place of lost ones")
+        if started != len(NODES) + args.losses:
+            sys.exit("bench/lost_machines.py: processes of survivors were started again")
+    print(f"time to new steps: {lost_s:.1f} s in {(1 if args.spare else 2) * args.losses} changes; steps made again: "
           f"{len(run.steps()) - len({each['step'] for each in run.steps()})}")
     return run
 
@@ -150,6 +188,7 @@ def main():
     parser.add_argument("--memory_every", type=int, default=5)
     parser.add_argument("--disk_every", type=int, default=50)
     parser.add_argument("--heartbeat", type=int, default=1)
+    parser.add_argument("--spare", action="store_true")
     args = parser.parse_args()
     args.bin = args.bin.resolve()
     if args.steps // (args.losses + 1) < 12:
@@ -158,7 +197,7 @@ def main():
         sys.exit(f"bench/lost_machines.py: {why}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-lost-"))
     try:
-        with hosts.Cluster(["head", *NODES]) as cluster:
+        with hosts.Cluster(["head", *NODES, SPARE]) as cluster:
             cluster["head"].start([args.bin / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port",
                                    29500]).wait_for("29500")
             began = time.time()
@@ -170,6 +209,12 @@ def main():
             apart = abs(last["loss"] - expected["loss"]) / expected["loss"]
             print(f"loss of step {last['step']}: {last['loss']:.7f}, undisturbed {expected['loss']:.7f}: "
                   f"{apart:.1e} apart")
+            if args.spare:
+                losses = {each["step"]: each["loss"] for each in run.steps()}
+                expected = {each["step"]: each["loss"] for each in peer.steps()}
+                if any(loss != expected[step] for step, loss in losses.items()):
+                    sys.exit("bench/lost_machines.py: the losses differ from those of an undisturbed run")
+                return
             proof = subprocess.run([args.bin / "acclaunch", "data", "check", run.records], capture_output=True,
                                    text=True)
             print((proof.stdout + proof.stderr).rstrip())

@@ -236,9 +236,6 @@ TEST_CASE("--rejoin is refused where it is not possible") {
   for (const Refused& each :
        {Refused{{"--num_processes", "2"}, "needs a job with restarts"},
         Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
-        Refused{{"--num_processes", "2", "--max_restarts", "1", "--num_machines", "2",
-                 "--machine_rank", "1", "--main_process_ip", "127.0.0.1"},
-                "one machine only"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--data_record", "unused"},
                 "--data_record"}}) {
     std::vector<std::string> command = {kBin + "/acclaunch", "--cpu", "--rejoin"};

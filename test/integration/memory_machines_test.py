@@ -5,6 +5,7 @@ Each launcher of a job stands for a machine. One is killed with its workers, ano
 resumes from the memory of the others, with the losses of an undisturbed run."""
 
 import json
+import os
 import pathlib
 import random
 import re
@@ -69,11 +70,15 @@ def losses(path):
     return made
 
 
-def a_lost_machine_is_replaced(folder, count, workers, strategy, lost, message):
+def text_of(folder):
     draw = random.Random(7)
     (folder / "text").write_bytes(bytes(draw.randrange(256) for _ in range(40 * 16 + 1)))
-    train = [TRAIN_GPT, "--data", folder / "text", "--layers", 1, "--heads", 2, "--dim", 16, "--seq_len", 16,
-             "--global_batch", 12, "--lr", "1e-3"]
+    return ["--data", folder / "text", "--layers", 1, "--heads", 2, "--dim", 16, "--seq_len", 16, "--global_batch", 12,
+            "--lr", "1e-3"]
+
+
+def a_lost_machine_is_replaced(folder, count, workers, strategy, lost, message):
+    train = [TRAIN_GPT, *text_of(folder)]
     flags = ["--fsdp_sharding_strategy", strategy, "--memory_checkpoint_every", 1]
     machines = Machines(folder, count, workers, flags, [
         *train, "--steps", 1000000, "--checkpoint", folder / "run", "--checkpoint_every", 1000000, "--metrics",
@@ -105,6 +110,124 @@ def a_lost_machine_is_replaced(folder, count, workers, strategy, lost, message):
         assert abs(found[step] - loss) < 1e-4, (step, found[step], loss)
     print(re.search(r"resuming from.*|starting anew.*", text)[0], flush=True)
 
+
+class Rejoining(Machines):
+    """A job whose workers are told from each other by their pids, which they print."""
+
+    def __init__(self, folder, count, workers, strategy, steps, name, program=None, flags=()):
+        self.workers = workers
+        train = program or [
+            TRAIN_GPT, *text_of(folder), "--steps", steps, "--checkpoint", folder / name, "--checkpoint_every", 1000000,
+            "--metrics", folder / f"{name}.jsonl"]
+        folder = folder / f"{name}-output"
+        folder.mkdir()
+        super().__init__(folder, count, workers, ["--rejoin", "--fsdp_sharding_strategy", strategy,
+                                                  "--memory_checkpoint_every", 1, *flags],
+                         ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", *train])
+
+    def pids(self, number):
+        return [int(each) for each in re.findall(r"\] pid (\d+)", self.files[number].read_text())]
+
+    def lose_machine(self, number):
+        self.running[number].send_signal(signal.SIGKILL)
+        self.running[number].wait()
+        self.add()
+
+    def lose_worker(self, number):
+        try:
+            os.kill(self.pids(number)[-1], signal.SIGKILL)
+        except ProcessLookupError:
+            sys.exit(f"a worker is gone:\n{self.output()}")
+
+    def step_after(self, lose, number):
+        """Loses something, and waits until the job trains again in new groups, with copies on other machines."""
+        rejoined = len(re.findall("all workers have rejoined", self.output()))
+        lose(number)
+        self.wait_for("all workers have rejoined", rejoined + 1)
+        self.wait_for("tokens/s", len(re.findall("tokens/s", self.output())) + 3)
+
+
+def survivors_keep_their_processes(folder, count, workers, strategy, losses_in_turn):
+    machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed")
+    started = [workers] * count  # by launcher
+    lost = set()
+    try:
+        machines.wait_for("tokens/s", 3)
+        for kind, number in losses_in_turn:
+            if kind == "machine":
+                machines.step_after(machines.lose_machine, number)
+                lost.add(number)
+                started.append(workers)
+            else:
+                machines.step_after(machines.lose_worker, number)
+                started[number] += 1
+        survivors = [each for i, each in enumerate(machines.running) if i not in lost]
+        for each in survivors:
+            each.send_signal(signal.SIGUSR1)  # saves and ends
+        for each in survivors:
+            assert each.wait(DEADLINE) == 0, machines.output()
+        text = machines.output()
+        assert [len(machines.pids(number)) for number in range(len(started))] == started, text
+    finally:
+        machines.stop()
+    found = losses(folder / "disturbed.jsonl")
+    assert len(found) >= max(found) - len(losses_in_turn)  # a rank 0 that is killed may leave half a line
+    undisturbed = Rejoining(folder, count, workers, strategy, max(found), "undisturbed")
+    try:
+        for each in undisturbed.running:
+            assert each.wait(DEADLINE) == 0, undisturbed.output()
+    finally:
+        undisturbed.stop()
+    expected = losses(folder / "undisturbed.jsonl")
+    for step, loss in found.items():
+        assert loss == expected[step], (step, loss, expected[step])  # bit for bit: the layout is the same
+    print(*re.findall(r"resuming from[^\n]*|starting anew[^\n]*", text), sep="\n", flush=True)
+
+
+def fewer_machines_start_again(folder):
+    """An elastic job that goes on with fewer machines starts all workers again: they have other peers."""
+    machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "fewer", flags=["--min_machines", 1])
+    try:
+        machines.wait_for("tokens/s", 3)
+        lost = machines.running[1]
+        lost.send_signal(signal.SIGKILL)
+        lost.wait()
+        machines.wait_for("round 1: 1 machine, 1 worker", 1)
+        machines.wait_for("tokens/s", len(re.findall("tokens/s", machines.output())) + 1)
+        assert len(machines.pids(0)) == 2, machines.output()
+        machines.running[0].send_signal(signal.SIGUSR1)
+        assert machines.running[0].wait(DEADLINE) == 0, machines.output()
+    finally:
+        machines.stop()
+
+
+def a_program_that_does_not_rejoin_is_started_again(folder):
+    """The machine whose worker is killed says so, and all workers end with the next attempt."""
+    program = ["/bin/sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; exec sleep 1000"]
+    machines = Rejoining(folder, 2, 1, "FULL_SHARD", 0, "unaware", program, ["--shutdown_timeout", 1])
+    try:
+        machines.wait_for(r"\] pid \d+", 2)
+        machines.lose_worker(1)
+        for each in machines.running:
+            assert each.wait(DEADLINE) == 0, machines.output()
+        assert "workers did not rejoin within 1 s; starting all again" in machines.output(), machines.output()
+    finally:
+        machines.stop()
+
+
+for case in (
+    (2, 2, "FULL_SHARD", [("worker", 1), ("machine", 1), ("worker", 0)]),
+    (3, 1, "FULL_SHARD", [("machine", 0), ("worker", 2), ("machine", 2)]),
+    (2, 2, "HYBRID_SHARD", [("machine", 0)]),
+):
+    with tempfile.TemporaryDirectory() as temporary:
+        survivors_keep_their_processes(pathlib.Path(temporary), *case)
+    print("ok --rejoin", *case, flush=True)
+
+for check in (a_program_that_does_not_rejoin_is_started_again, fewer_machines_start_again):
+    with tempfile.TemporaryDirectory() as temporary:
+        check(pathlib.Path(temporary))
+    print("ok --rejoin,", check.__name__.replace("_", " "), flush=True)
 
 for case in (
     (2, 2, "FULL_SHARD", [1], r"in memory \(nothing on disk.*2 snapshots from other machines"),

@@ -8,6 +8,7 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/trace_file.hpp"
 #include "acc/base/variables.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "host/gpu/gpu_monitor.hpp"
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
@@ -59,6 +60,14 @@ std::optional<int> gpu_of_worker(const LaunchPlan& plan, const settings::Environ
   }
   const auto index = static_cast<std::size_t>(plan.virtual_local_rank ? 0 : local_rank);
   return index < visible.size() ? std::optional(visible[index]) : std::nullopt;
+}
+
+/// Where the workers of a round meet.
+MembershipPage::Meeting meeting_of(const Assignment& assignment) {
+  return {.host = assignment.master_addr,
+          .port = assignment.master_port,
+          .secret = assignment.secret,
+          .restart_count = assignment.restart_count};
 }
 
 }  // namespace
@@ -183,8 +192,12 @@ asio::awaitable<void> Job::wait_if_leaving() {
 }
 
 /// The job is over, and this machine was in none of its rounds: that is no success, because nothing
-/// was run here.
+/// was run here, unless it was a spare.
 void Job::end_without_round() {
+  if (plan_.settings.integer("spares"_key) > 0) {
+    say("the job has ended: this machine was a spare that was not needed", LogLevel::info);
+    return;
+  }
   const std::optional<AttemptEnd>& end = rounds_->known_end();
   status_ = end && end->exit_status != 0 ? end->exit_status : 1;
   say("the job ended before this machine had a place in it: nothing was run here",
@@ -221,6 +234,7 @@ asio::awaitable<void> Job::run_attempts() {
 
 /// Runs one attempt and publishes its report. True if another attempt follows.
 asio::awaitable<bool> Job::run_attempt() {
+  attempt_.emplace(runner_.io(), round_->round);
   const supervision::AttemptOutcome outcome = co_await run_workers();
   has_run_ = true;
   attempt_->gave_up = outcome.gave_up;
@@ -229,7 +243,13 @@ asio::awaitable<bool> Job::run_attempt() {
   }
   advance(JobEvent::workers_ended);
   runner_.output().drain();
-  const RoundResult round_result = co_await settle(outcome);
+  if (attempt_->result && attempt_->result->next == RoundResult::Next::next_round) {
+    co_return co_await begin_attempt(round_->restart_count);
+  }
+  if (!attempt_->result) {
+    attempt_->result = co_await settle(outcome);
+  }
+  const RoundResult& round_result = *attempt_->result;
   report_lost_machines(round_result);
   const report::JobReport report = report_of(round_result);
   status_ = report.exit_status;
@@ -242,7 +262,6 @@ asio::awaitable<bool> Job::run_attempt() {
 
 /// Starts the workers and waits until all of them have ended.
 asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
-  attempt_.emplace(runner_.io());
   runner_.surroundings().cgroup->make();
   if (!plan_.preload.modules.empty()) {
     co_await prepare_fork_server();  // if it was killed
@@ -280,14 +299,9 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
     on_first_failure(worker);
   };
   if (plan_.supervision.rejoins) {
-    options.start_again = [this](const auto& worker) { return start_again(worker); };
+    options.is_replaced = [this](const auto& worker) { return is_replaced(worker); };
     options.have_rejoined = [this](const auto& workers) { return have_rejoined(workers); };
-    options.on_rejoined = [this](bool rejoined) {
-      say(rejoined ? "all workers have rejoined"
-                   : fmt::format("workers did not rejoin within {} s",
-                                 plan_.supervision.shutdown_timeout.count()),
-          rejoined ? LogLevel::info : LogLevel::err);
-    };
+    options.on_rejoined = [this](bool rejoined) { on_rejoined(rejoined); };
   }
   options.look_inside = [this] { return look_inside(); };
   options.job_control = &job_control_;
@@ -297,17 +311,96 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   logs_.keep();
   std::vector<supervision::WorkerSpec> specs = worker_specs();
   if (!specs.empty()) {
-    logs_.name_ranks(round_->round, specs.front().rank);
+    logs_.name_ranks(attempt_->number, specs.front().rank);
   }
   monitor_workers(specs);
   attempt_->specs = specs;
-  supervision::AttemptOutcome outcome = co_await attempt_->supervisor->run(std::move(specs));
+  asio::co_spawn(runner_.io(), attempt_->supervisor->run(std::move(specs)),
+                 [this, attempt = &*attempt_](const std::exception_ptr& fault,
+                                              supervision::AttemptOutcome outcome) {
+                   attempt->fault = fault;
+                   attempt->outcome = std::move(outcome);
+                   attempt->news.open();
+                 });
+  supervision::AttemptOutcome outcome = co_await await_workers();
   if (attempt_->rank_monitor) {
     attempt_->rank_monitor->finish(outcome.workers);
   }
   co_await first_failure_is_explained();
   note_phases(outcome);
   co_return outcome;
+}
+
+/// Waits until all workers have ended. If workers are lost, joins the next round with the others.
+asio::awaitable<supervision::AttemptOutcome> Job::await_workers() {
+  std::exception_ptr fault;
+  while (true) {
+    co_await attempt_->news.passed();
+    attempt_->news.close();
+    if (attempt_->outcome) {
+      break;
+    }
+    try {
+      co_await renew_round();
+    } catch (...) {
+      fault = std::current_exception();
+    }
+    if (fault || attempt_->result) {
+      attempt_->membership->end_round("the job goes on without the workers of this machine");
+      attempt_->supervisor->on_peer_failure();
+    }
+  }
+  for (const auto& each : {attempt_->fault, fault}) {
+    if (each) {
+      std::rethrow_exception(each);
+    }
+  }
+  co_return *attempt_->outcome;
+}
+
+/// Joins the next round while the workers of this machine that were not lost run. If they have the
+/// same ranks in it, tells them where they meet the others, and starts those that are lost.
+asio::awaitable<void> Job::renew_round() {
+  const auto has_ranks_of = [](const Round& before, const Round& now) {
+    return now.machine_rank == before.machine_rank &&
+           now.local_world_sizes == before.local_world_sizes;
+  };
+  co_await rounds_->end_is_known();
+  if (!rounds_->known_end() || !rounds_->known_end()->restarts) {
+    co_return;  // `follow` ends the workers, which are then reported
+  }
+  const report::MachineReport report{
+      .machine_rank = round_->machine_rank, .host = host_, .workers = {}};
+  attempt_->result = co_await rounds_->settle(false, report::encode(report));
+  report_lost_machines(*attempt_->result);
+  if (attempt_->result->next == RoundResult::Next::finished) {
+    co_return;
+  }
+  const Round before = *round_;
+  auto next = co_await rounds_->next();
+  if (!next) {  // the job has ended meanwhile
+    attempt_->result->end = rounds_->known_end();
+    attempt_->result->next = RoundResult::Next::finished;
+    co_return;
+  }
+  round_ = std::move(next);
+  if (attempt_->supervisor->state() != supervision::AttemptState::holding ||
+      !has_ranks_of(before, *round_)) {
+    co_return;
+  }
+  attempt_->result.reset();
+  attempt_->is_renewed = false;
+  const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
+  attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round), meeting_of(now));
+  std::vector<supervision::WorkerSpec> specs = worker_specs();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    specs[i].reports = attempt_->specs[i].reports;
+    specs[i].reports_variable = attempt_->specs[i].reports_variable;
+  }
+  attempt_->supervisor->replace(std::move(specs));
+  if (const auto end = rounds_->known_end()) {  // the new round has ended already
+    follow(*end);
+  }
 }
 
 /// Waits until the workers can be forked from a process that has imported --preload's modules.
@@ -355,7 +448,8 @@ void Job::show_status(int running) {
 }
 
 std::vector<supervision::WorkerSpec> Job::worker_specs() {
-  const Assignment assignment = job::assignment(plan_, *round_, rounds_->tunnel());
+  Assignment assignment = job::assignment(plan_, *round_, rounds_->tunnel());
+  assignment.round = attempt_->number;
   std::vector<supervision::WorkerSpec> specs;
   for (int index = 0; index < plan_.layout.local_world_size; ++index) {
     const int local_rank = first_local_rank(plan_.layout) + index;
@@ -373,7 +467,7 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() {
                                  : plan_.supervision.stdin_rank == spec.rank;
     spec.process_group = spec.inherits_stdin ? job_control_.group() : 0;
     spec.inherits_output = plan_.identity == Identity::none;
-    spec.targets = logs_.targets(round_->round, local_rank);
+    spec.targets = logs_.targets(attempt_->number, local_rank);
     if (has_run_) {
       show_unwritable(spec.targets);
     }
@@ -398,14 +492,23 @@ void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
     return;
   }
   try {
-    attempt_->membership.emplace(MembershipPage::create(plan_.supervision.rejoins));
+    if (!attempt_->membership) {
+      attempt_->membership.emplace(MembershipPage::create(plan_.supervision.rejoins));
+      if (plan_.supervision.rejoins) {
+        attempt_->membership->begin_epoch(
+            static_cast<std::uint32_t>(round_->round),
+            meeting_of(assignment(plan_, *round_, rounds_->tunnel())));
+      }
+    }
   } catch (const Error& error) {
     say(error.what());
     return;
   }
   for (supervision::WorkerSpec& spec : specs) {
     spec.environment[settings::kMembershipVariable] =
-        fmt::format("/proc/{}/fd/{}", ::getpid(), attempt_->membership->fd());
+        fmt::format("{}/proc/{}/fd/{}",
+                    plan_.supervision.rejoins ? MembershipPage::kRequired : std::string_view(),
+                    ::getpid(), attempt_->membership->fd());
   }
 }
 
@@ -473,7 +576,7 @@ void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
   for (const supervision::WorkerSpec& spec : specs) {
     workers.push_back({.rank = spec.rank,
                        .local_rank = spec.local_rank,
-                       .flight_record = logs_.flight_record(round_->round, spec.local_rank),
+                       .flight_record = logs_.flight_record(attempt_->number, spec.local_rank),
                        .gpu = gpu_of_worker(plan_, spec.environment, spec.local_rank)});
   }
   // NVML is opened only if a worker has a GPU.
@@ -533,7 +636,7 @@ report::AttemptEvidence Job::evidence() {
           .learned_at = attempt_->learned_at,
           .started_at = attempt_->started_at,
           .files =
-              [this, attempt = round_->round](int local_rank) {
+              [this, attempt = attempt_->number](int local_rank) {
                 return report::AttemptEvidence::Files{
                     .flight_record = logs_.flight_record(attempt, local_rank),
                     .error_file = logs_.error_file(attempt, local_rank)};
@@ -579,8 +682,8 @@ void Job::publish(report::JobReport report, const RoundResult& round_result) {
     return;
   }
   report.stacks = attempt_->stacks;
-  report.log_folder = logs_.kept_folder(round_->round);
-  report.report_file = logs_.report_file(round_->round);
+  report.log_folder = logs_.kept_folder(attempt_->number);
+  report.report_file = logs_.report_file(attempt_->number);
   const bool is_explained =
       plan_.explains_failure && report.first_failure && report.exit_status == 1;
   if (!is_explained && prints_report(plan_, round_->machine_rank, round_result)) {
@@ -594,7 +697,7 @@ void Job::publish(report::JobReport report, const RoundResult& round_result) {
   if (!own_file.empty() && report.first_failure && !report.restarts_after) {
     const report::WorkerReport& worker = report.workers[*report.first_failure];
     const bool is_here = worker.machine_rank == round_->machine_rank;
-    const std::string file = is_here ? logs_.error_file(round_->round, worker.local_rank) : "";
+    const std::string file = is_here ? logs_.error_file(attempt_->number, worker.local_rank) : "";
     leave_file(own_file, report::root_cause_file(worker, report::read_error_file(file).text));
   }
 }
@@ -628,12 +731,25 @@ asio::awaitable<bool> Job::go_on(const report::JobReport& report) {
     status_ = rounds_->known_end() ? rounds_->known_end()->exit_status : 0;
     co_return false;
   }
+  co_return co_await begin_attempt(before.restart_count);
+}
+
+/// Announces an attempt in a new round. False after a stop request.
+asio::awaitable<bool> Job::begin_attempt(int restarts_before) {
+  if (state_ == JobState::withdrawing) {  // the workers of the last round ran when it was formed
+    status_ = stop_->exit_status;
+    co_await rounds_->leave();
+    co_return false;
+  }
+  if (state_ != JobState::joining) {
+    advance(JobEvent::join);
+  }
   try {
     logs_.open_attempt(round_->round);
   } catch (const Error& error) {  // a disk that is full or gone does not end the job
     say(error.what(), LogLevel::err);
   }
-  if (round_->restart_count > before.restart_count) {
+  if (round_->restart_count > restarts_before) {
     announce("restart " + std::to_string(round_->restart_count) + " of " +
                  std::to_string(plan_.supervision.max_restarts),
              LogLevel::info);

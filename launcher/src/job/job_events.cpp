@@ -163,7 +163,7 @@ asio::awaitable<void> Job::end_after_time_limit() {
 /// Finds out where workers hang, for the report, before they are ended: the records of torch, and
 /// the stacks.
 asio::awaitable<void> Job::look_inside() {
-  const std::string file = logs_.stacks_file(round_->round);
+  const std::string file = logs_.stacks_file(attempt_->number);
   if (file.empty()) {
     co_return;
   }
@@ -191,7 +191,7 @@ asio::awaitable<void> Job::await_torch_records() {
   std::vector<report::RecordFiles> asked;
   for (int i = 0; i < plan_.layout.local_world_size; ++i) {
     const report::RecordFiles record(
-        logs_.flight_record(round_->round, first_local_rank(plan_.layout) + i));
+        logs_.flight_record(attempt_->number, first_local_rank(plan_.layout) + i));
     if (report::ask_for_torch_record(record, report::TorchForm::json)) {
       asked.push_back(record);
     }
@@ -210,7 +210,7 @@ asio::awaitable<void> Job::await_torch_records() {
 /// SIGUSR2: writes the last collectives to a new folder, by a process of its own.
 void Job::dump_records() {
   namespace fs = std::filesystem;
-  const std::string kept = logs_.kept_folder(round_->round);
+  const std::string kept = logs_.kept_folder(attempt_->number);
   const fs::path folder =
       (kept.empty() ? fs::path(plan_.working_directory) : fs::path(kept)) /
       ("collectives_" + std::to_string(::getpid()) + "_" + std::to_string(num_dumps_++));
@@ -349,26 +349,58 @@ asio::awaitable<void> Job::first_failure_is_explained() {
   }
 }
 
-/// Returns how a worker that failed is started again without the others (--rejoin). A signal that
-/// may be meant for the whole job is left to those that handle it.
-std::optional<supervision::WorkerSpec> Job::start_again(const supervision::WorkerRecord& worker) {
+/// True if a worker that failed is started again without the others (--rejoin), in the next round,
+/// which this machine asks for. A signal that may be meant for the whole job is left to those that
+/// handle it.
+bool Job::is_replaced(const supervision::WorkerRecord& worker) {
   using Kind = supervision::ProcessEnd::Kind;
   const bool is_for_all =
       worker.end->kind == Kind::killed &&
       (supervision::is_stop_signal(worker.end->value) ||
        std::ranges::count(plan_.supervision.stop_signals, worker.end->value) > 0);
   if (state_ != JobState::running || !attempt_->membership || is_for_all ||
-      worker.end->kind == Kind::not_executed || restarts_used() >= plan_.supervision.max_restarts) {
-    return std::nullopt;
+      worker.end->kind == Kind::not_executed) {
+    return false;
   }
-  ++num_rejoins_;
-  say(fmt::format("{}; starting it again, the others rejoin (restart {} of {})",
-                  report::failure_line(worker, host_), restarts_used(),
-                  plan_.supervision.max_restarts),
+  const std::string line = report::failure_line(worker, host_);
+  if (attempt_->is_renewed) {
+    say(line + "; starting it again in the next round too", LogLevel::err);
+    return true;
+  }
+  if (round_->restart_count >= plan_.supervision.max_restarts) {
+    return false;
+  }
+  say(fmt::format("{}; starting it again, the others rejoin (restart {} of {})", line,
+                  round_->restart_count + 1, plan_.supervision.max_restarts),
       LogLevel::err);
-  attempt_->membership->advance();  // so that the new process joins the new epoch
-  const auto spec = std::ranges::find(attempt_->specs, worker.rank, &supervision::WorkerSpec::rank);
-  return *spec;
+  rounds_->end({.exit_status = worker.end->shell_status(),
+                .restarts = true,
+                .cause = Cause::worker,
+                .reason = line});
+  begin_renewal();
+  return true;
+}
+
+/// Keeps the workers that run for the next round, which `await_workers` joins.
+void Job::begin_renewal() {
+  if (!std::exchange(attempt_->is_renewed, true)) {
+    attempt_->membership->end_epoch();
+    attempt_->news.open();
+  }
+}
+
+/// True if workers are lost, and those of this machine can rejoin when others have their ranks. Not
+/// if one has failed otherwise while others rejoin: it cannot, like those of the same program here.
+bool Job::keeps_workers(const AttemptEnd& end) const {
+  using enum supervision::AttemptState;
+  constexpr int kKilled = 128;
+  if (!plan_.supervision.rejoins || state_ != JobState::running || !end.restarts ||
+      !breaks_groups(end) || !attempt_->supervisor || !attempt_->membership) {
+    return false;
+  }
+  const auto state = attempt_->supervisor->state();
+  return state == running || state == holding ||
+         (state == replacing && (end.cause != Cause::worker || end.exit_status > kKilled));
 }
 
 bool Job::have_rejoined(const std::vector<supervision::WorkerRecord>& workers) const {
@@ -376,6 +408,22 @@ bool Job::have_rejoined(const std::vector<supervision::WorkerRecord>& workers) c
     return worker.end ||
            attempt_->membership->has_joined(worker.local_rank, attempt_->membership->epoch());
   });
+}
+
+void Job::on_rejoined(bool rejoined) {
+  if (rejoined) {
+    say("all workers have rejoined", LogLevel::info);
+    return;
+  }
+  const std::string line =
+      fmt::format("workers did not rejoin within {} s", plan_.supervision.shutdown_timeout.count());
+  say(line + "; starting all again", LogLevel::err);
+  if (advance(JobEvent::worker_failed) == JobAction::announce) {
+    rounds_->end({.exit_status = report::kTimedOut,
+                  .restarts = true,
+                  .cause = Cause::worker,
+                  .reason = line});
+  }
 }
 
 void Job::announce_failure(const supervision::WorkerRecord& worker) {
@@ -386,9 +434,8 @@ void Job::announce_failure(const supervision::WorkerRecord& worker) {
   if (plan_.layout.local_world_size > 1) {
     say(line + "; ending the others", LogLevel::err);
   }
-  const bool may_restart = worker.end &&
-                           worker.end->kind != supervision::ProcessEnd::Kind::not_executed &&
-                           (num_rejoins_ == 0 || restarts_used() < plan_.supervision.max_restarts);
+  const bool may_restart =
+      worker.end && worker.end->kind != supervision::ProcessEnd::Kind::not_executed;
   rounds_->end({.exit_status = worker.end ? worker.end->shell_status() : report::kTimedOut,
                 .restarts = may_restart,
                 .cause = Cause::worker,
@@ -487,6 +534,16 @@ void Job::on_attempt_end(const AttemptEnd& end) {
   } else if (!is_own && !is_said) {
     announce("machine " + std::to_string(end.machine_rank) + " (" + end.host +
              (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
+  }
+  follow(end);
+}
+
+/// Ends the workers, or keeps them for the next round.
+void Job::follow(const AttemptEnd& end) {
+  if (keeps_workers(end)) {
+    attempt_->supervisor->hold();
+    begin_renewal();
+    return;
   }
   const JobAction action = advance(event_of(end));
   if (attempt_) {

@@ -4,6 +4,7 @@
 #include "acc/base/log.hpp"
 #include "acc/base/membership_page.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "acc/rendezvous/gate.hpp"
 #include "job/control.hpp"
 #include "job/job_table.hpp"
 #include "job/log_folder.hpp"
@@ -65,8 +66,10 @@ constexpr bool breaks_groups(const rendezvous::AttemptEnd& end) {
 struct Attempt {
   using Clock = std::chrono::steady_clock;
 
-  explicit Attempt(boost::asio::io_context& io) : explanation(io), end_spreads(io) {}
+  Attempt(boost::asio::io_context& io, int round)
+      : number(round), news(io.get_executor()), explanation(io), end_spreads(io) {}
 
+  int number;  ///< of its first round, and in the names of its files
   Clock::time_point started_at = Clock::now();
   Clock::time_point learned_at = started_at;  ///< time at which the attempt's end was known
   report::KernelFacts kernel;
@@ -74,7 +77,15 @@ struct Attempt {
   std::optional<MembershipPage> membership;          ///< empty: workers have no peers
   std::vector<supervision::WorkerSpec> specs;        ///< by worker of this machine
   std::optional<supervision::Supervisor>
-      supervisor;                   ///< empty if the attempt ended before workers started
+      supervisor;         ///< empty if the attempt ended before workers started
+  rendezvous::Gate news;  ///< opens when the workers have ended, or a round is to be renewed
+  std::optional<supervision::AttemptOutcome> outcome;  ///< set when the workers have ended
+  std::exception_ptr fault;                            ///< of starting them
+  /// Workers of the round are lost, and those of this machine that run are kept for the next one.
+  bool is_renewed = false;
+  /// Result of the last round, if this machine has settled it while its workers ran: the job ends,
+  /// or `round_` is the next round, which begins with new workers.
+  std::optional<rendezvous::RoundResult> result;
   bool gave_up = false;             ///< some workers could not be killed
   std::vector<std::string> stacks;  ///< lines, if the workers were looked into
   report::InterimReports interim;   ///< to find the cause of a failure
@@ -106,10 +117,13 @@ class Job {
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<supervision::AttemptOutcome> run_workers();
+  boost::asio::awaitable<supervision::AttemptOutcome> await_workers();
+  boost::asio::awaitable<void> renew_round();
   boost::asio::awaitable<rendezvous::RoundResult> settle(
       const supervision::AttemptOutcome& outcome);
   void report_lost_machines(const rendezvous::RoundResult& round_result);
   boost::asio::awaitable<bool> go_on(const report::JobReport& report);
+  boost::asio::awaitable<bool> begin_attempt(int restarts_before);
   void end_without_round();
   boost::asio::awaitable<void> leave_while_joining();
   boost::asio::awaitable<void> part_from_machines();
@@ -135,6 +149,9 @@ class Job {
   void on_lost(const output::Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
+  void follow(const rendezvous::AttemptEnd& end);
+  bool keeps_workers(const rendezvous::AttemptEnd& end) const;
+  void begin_renewal();
   void stop(JobEvent event, const StopRequest& request);
   void stop_workers_when_known(supervision::PassedSignal signal);
   void stop_workers();
@@ -152,9 +169,9 @@ class Job {
   std::vector<supervision::WorkerSpec> worker_specs();
   void give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs);
   void give_membership(std::vector<supervision::WorkerSpec>& specs);
-  std::optional<supervision::WorkerSpec> start_again(const supervision::WorkerRecord& worker);
+  bool is_replaced(const supervision::WorkerRecord& worker);
   bool have_rejoined(const std::vector<supervision::WorkerRecord>& workers) const;
-  [[nodiscard]] int restarts_used() const { return round_->restart_count + num_rejoins_; }
+  void on_rejoined(bool rejoined);
   report::JobReport report_of(const rendezvous::RoundResult& round_result);
   void publish(report::JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
@@ -195,7 +212,6 @@ class Job {
   RestartPauses pauses_;
   JobState state_ = JobState::starting;
   std::optional<StopRequest> stop_;  ///< the first stop request; set in the states that have one
-  int num_rejoins_ = 0;              ///< workers that were started again without the others
   int num_dumps_ = 0;                ///< of the last collectives, asked for by SIGUSR2
   int status_ = 0;                   ///< exit status so far
 };

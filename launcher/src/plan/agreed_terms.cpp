@@ -172,6 +172,12 @@ Terms agreed_terms(const LaunchPlan& plan) {
                      host::value_of(plan.variables.set, host::variables.engine, "torch"));
   const auto order = plan.variables.set.find(kDataOrderVariable);
   terms.emplace_back("the data order", order == plan.variables.set.end() ? "torch" : order->second);
+  if (plan.supervision.rejoins) {
+    terms.emplace_back("--rejoin", "true");
+  }
+  if (plan.settings.integer("spares"_key) > 0) {
+    terms.emplace_back("--spares", plan.settings.canonical("spares"_key));
+  }
   terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();
   add_settings(plan.settings, plan.mode, terms);

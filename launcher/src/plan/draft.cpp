@@ -348,9 +348,8 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   const bool is_engine_acc =
       draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
   const char* const why =
-      plan.supervision.max_restarts == 0      ? "needs a job with restarts"
-      : plan.layout.num_machines > 1          ? "works on one machine only in this version"
-      : plan.layout.local_world_size == 1     ? "needs several workers"
+      plan.supervision.max_restarts == 0 ? "needs a job with restarts"
+      : plan.layout.num_machines == 1 && plan.layout.local_world_size == 1 ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"
       : plan.device == settings::Device::cuda ? "works on the CPU only in this version"
       : !plan.preload.modules.empty()         ? "does not work with --preload in this version"
@@ -362,10 +361,22 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   }
 }
 
+/// Refuses --spares where a machine cannot take the place of another.
+void check_spares(const Draft& draft, const LaunchPlan& plan) {
+  if (draft.settings.integer("spares"_key) > 0 &&
+      (plan.rendezvous.backend != RendezvousPlan::Backend::c10d || plan.layout.num_machines == 1)) {
+    throw Error(Errc::config,
+                draft.given("spares"_key).where +
+                    " needs --rdzv_backend c10d and several machines, of which none is "
+                    "bound to a rank");
+  }
+}
+
 }  // namespace
 
 LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   check_rejoin(draft, plan);
+  check_spares(draft, plan);
   const std::optional<int> num_processes = plan.layout.num_processes;
   if (num_processes && plan.supervision.stdin_rank >= num_processes) {
     throw bad_value(draft.given("stdin"_key),

@@ -135,12 +135,22 @@ void Supervisor::note_start(std::size_t index, const WorkerSpec& spec) {
   }
 }
 
-/// The record of the worker that is lost is kept until all have rejoined. Its own children, which
-/// nobody needs any more, may hold what the new one needs, such as ports.
-void Supervisor::start_again(std::size_t index, const WorkerSpec& spec) {
-  if (!lost_) {
-    lost_.emplace(index, outcome_.workers[index]);
+void Supervisor::replace(std::vector<WorkerSpec> specs) {
+  specs_ = std::move(specs);
+  handle(AttemptEvent::round_formed);
+}
+
+void Supervisor::replace_ended() {
+  for (std::size_t index = 0; index < specs_.size(); ++index) {
+    if (outcome_.workers[index].end) {
+      start_again(index, specs_[index]);
+    }
   }
+}
+
+/// The children of the last process, which nobody needs any more, may hold what the new one needs,
+/// such as ports.
+void Supervisor::start_again(std::size_t index, const WorkerSpec& spec) {
   if (!processes_[index].has_joined()) {
     ::kill(-outcome_.workers[index].pid, SIGKILL);
   }
@@ -199,20 +209,18 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   if (!end.ok() && (state_ == AttemptState::running || state_ == AttemptState::replacing)) {
     first_to_fail_ = index;
   }
-  std::optional<WorkerSpec> again;
   // While a worker is replaced, another one that exits has an error of its own, or cannot rejoin.
   const bool may_be_replaced =
-      state_ == AttemptState::running ||
+      state_ == AttemptState::running || state_ == AttemptState::holding ||
       (state_ == AttemptState::replacing && end.kind == ProcessEnd::Kind::killed);
-  if (!end.ok() && options_.start_again && may_be_replaced) {
-    again = options_.start_again(worker);
+  const bool is_replaced =
+      !end.ok() && options_.is_replaced && may_be_replaced && options_.is_replaced(worker);
+  if (is_replaced && !lost_) {
+    lost_.emplace(index, worker);  // kept until all have rejoined
   }
-  if (again) {
-    start_again(index, *again);  // before `handle`, which waits for it
-  }
-  handle(end.ok() ? AttemptEvent::worker_succeeded
-         : again  ? AttemptEvent::worker_lost
-                  : AttemptEvent::worker_failed);
+  handle(end.ok()      ? AttemptEvent::worker_succeeded
+         : is_replaced ? AttemptEvent::workers_lost
+                       : AttemptEvent::worker_failed);
   if (state_ == AttemptState::failing) {
     look_for_cause(false);
   }
@@ -340,7 +348,7 @@ void Supervisor::follow_leader() {
 }
 
 void Supervisor::stop(PassedSignal signal) {
-  if (state_ == AttemptState::running || state_ == AttemptState::failing) {
+  if (state_ < AttemptState::stopping) {
     signal_for_stop_ = signal;
   }
   handle(AttemptEvent::stop_signal);
@@ -359,7 +367,13 @@ void Supervisor::handle(AttemptEvent event) {
   state_ = step.next;
   switch (step.action) {
     case AttemptAction::none: break;
+    case AttemptAction::hold:
+      clock_.cancel();
+      next_look_.cancel();
+      rejoined_look_.cancel();
+      break;
     case AttemptAction::replace:
+      replace_ended();
       start_clock(options_.shutdown_timeout);
       look_for_rejoined();
       break;
@@ -372,11 +386,8 @@ void Supervisor::handle(AttemptEvent event) {
       }
       break;
     case AttemptAction::blame_lost:
-      is_lost_to_blame_ = true;
+      is_lost_to_blame_ = lost_.has_value();
       options_.on_rejoined(false);
-      if (options_.on_first_failure) {
-        options_.on_first_failure(lost_->second);
-      }
       handle(AttemptEvent::cause_is_known);
       break;
     case AttemptAction::find_cause: start_clock(options_.cause_timeout); break;

@@ -61,15 +61,14 @@ class Supervisor {
     std::function<std::optional<std::size_t>(const std::vector<WorkerRecord>&, bool is_last)>
         find_cause;
     std::chrono::milliseconds cause_timeout{5'000};
-    /// Called when a worker has ended with an error while no other failure is known. Returns how it
-    /// is started again, while the others keep their processes and rejoin; empty: it is not. If
-    /// this function is empty, no worker is.
-    std::function<std::optional<WorkerSpec>(const WorkerRecord&)> start_again;
+    /// Called when a worker has ended with an error while no other failure is known. True if
+    /// `replace` will start it again, while the others keep their processes and rejoin. If this
+    /// function is empty, no worker is.
+    std::function<bool(const WorkerRecord&)> is_replaced;
     /// True if all workers of which this function gets the records and that run have rejoined
     /// since.
     std::function<bool(const std::vector<WorkerRecord>&)> have_rejoined;
-    /// Called when they have, or have not in `shutdown_timeout`; all workers are then ended, and
-    /// `on_first_failure` gets the worker that was lost.
+    /// Called when they have, or have not in `shutdown_timeout`; all workers are then ended.
     std::function<void(bool rejoined)> on_rejoined;
     /// Called with the root cause before the other workers are terminated.
     std::function<void(const WorkerRecord&)> on_first_failure;
@@ -108,11 +107,19 @@ class Supervisor {
   /// Ends the workers because another machine of the job failed.
   void on_peer_failure();
 
+  /// Workers of other machines are lost: those of this one are kept for the next round.
+  void hold() { handle(AttemptEvent::workers_lost); }
+  /// The next round is formed: starts those workers that have ended, and waits until all have
+  /// rejoined. specs: of all workers.
+  void replace(std::vector<WorkerSpec> specs);
+  [[nodiscard]] AttemptState state() const noexcept { return state_; }
+
  private:
   void start(const std::vector<WorkerSpec>& specs);
   WorkerProcess start(const WorkerSpec& spec);
   void note_start(std::size_t index, const WorkerSpec& spec);
   void start_again(std::size_t index, const WorkerSpec& spec);
+  void replace_ended();
   void look_for_rejoined();
   [[nodiscard]] Spared spared() const noexcept;
   boost::asio::awaitable<void> watch(std::size_t index);
@@ -137,6 +144,7 @@ class Supervisor {
   Options options_;
   AttemptState state_ = AttemptState::running;
   std::vector<WorkerProcess> processes_;
+  std::vector<WorkerSpec> specs_;  ///< of `replace`
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
   std::size_t first_to_fail_ = 0;

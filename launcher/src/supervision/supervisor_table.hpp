@@ -10,7 +10,8 @@ namespace acc::launcher::supervision {
 /// State of an attempt on this machine: of the workers that one Supervisor watches.
 enum class AttemptState : std::uint8_t {
   running,    ///< no worker failed, and no stop was requested
-  replacing,  ///< failed workers were started again; waits until all workers have rejoined
+  holding,    ///< workers are lost, here or on other machines; the others wait for the next round
+  replacing,  ///< lost workers were started again; waits until all workers have rejoined
   failing,    ///< a worker failed; waits for the root cause, at most `cause_timeout`
   stopping,   ///< the workers got SIGTERM or the user's signal; the shutdown timeout runs
   killing,    ///< the workers got SIGKILL; `kTimeToDie` runs
@@ -20,7 +21,8 @@ enum class AttemptState : std::uint8_t {
 enum class AttemptEvent : std::uint8_t {
   worker_succeeded,
   worker_failed,   ///< a worker ended with an error, or is stuck
-  worker_lost,     ///< a worker ended with an error, and may be started again without the others
+  workers_lost,    ///< workers ended with an error, and may be started again without the others
+  round_formed,    ///< those that are lost may be started
   cause_is_known,  ///< the root cause of the failure was found
   all_ended,       ///< follows the event of the last worker
   stop_signal,     ///< the user or the job manager asked for the end
@@ -31,9 +33,10 @@ enum class AttemptEvent : std::uint8_t {
 
 enum class AttemptAction : std::uint8_t {
   none,
-  replace,     ///< start the worker again, start the shutdown timeout for the others to rejoin
+  hold,        ///< stop the limit of the last state
+  replace,     ///< start workers that have ended, and the shutdown timeout for all to rejoin
   go_on,       ///< stop that timeout
-  blame_lost,  ///< the others do not rejoin: the worker that was lost is the root cause
+  blame_lost,  ///< workers do not rejoin: if one of this machine was lost, it is the root cause
   find_cause,  ///< start `cause_timeout`
   stop,        ///< signal the remaining workers, start the shutdown timeout
   kill,        ///< send SIGKILL to all remaining processes, start `kTimeToDie`
@@ -41,8 +44,8 @@ enum class AttemptAction : std::uint8_t {
   give_up      ///< complete `Supervisor::run` although some workers cannot be killed
 };
 
-inline constexpr std::size_t kAttemptStates = 6;
-inline constexpr std::size_t kAttemptEvents = 9;
+inline constexpr std::size_t kAttemptStates = 7;
+inline constexpr std::size_t kAttemptEvents = 10;
 
 struct AttemptStep {
   AttemptState next;

@@ -24,14 +24,34 @@
 
 namespace acc {
 
+namespace {
+
+constexpr std::size_t kPageBytes = 8192;
+
+template <std::size_t kSize>
+std::string text_of(const std::array<char, kSize>& text) {
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+}  // namespace
+
 /// Zero-filled memory is a page in epoch 0 that no worker has joined.
 struct MembershipPage::Layout {
-  std::atomic<std::uint32_t> changes;  ///< of `epoch` and `over`; waiters sleep on it
+  std::atomic<std::uint32_t> changes;  ///< of the next three; waiters sleep on it
   std::atomic<std::uint32_t> epoch;
-  std::atomic<std::uint32_t> over;  ///< 1: `reason` is written
+  std::atomic<std::uint32_t> ended;  ///< 1 + number of the last epoch that has ended; 0: none
+  std::atomic<std::uint32_t> over;   ///< 1: `reason` is written
   std::uint32_t replaces;
-  std::array<char, 496> reason;                           ///< NUL-terminated
+  std::uint32_t first;
+  std::array<char, 488> reason;                           ///< NUL-terminated
   std::array<std::atomic<std::uint32_t>, kSlots> joined;  ///< 1 + epoch; 0: none
+  struct Place {
+    std::uint32_t port;
+    std::int32_t restart_count;
+    std::array<char, 1028> host;
+    std::array<char, 64> secret;
+  };
+  Place place;  ///< written while no epoch goes on
 
   void changed() noexcept {
     changes.fetch_add(1);
@@ -40,9 +60,9 @@ struct MembershipPage::Layout {
 };
 
 MembershipPage::MembershipPage(UniqueFd fd) : fd_(std::move(fd)) {
-  static_assert(sizeof(Layout) == 4096);
+  static_assert(sizeof(Layout) <= kPageBytes);
   void* const memory =
-      ::mmap(nullptr, sizeof(Layout), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+      ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (memory == MAP_FAILED) {
     throw Error(Errc::out_of_memory, fmt::format("cannot map the page of the job's membership: {}",
                                                  std::generic_category().message(errno)));
@@ -52,7 +72,7 @@ MembershipPage::MembershipPage(UniqueFd fd) : fd_(std::move(fd)) {
 
 MembershipPage MembershipPage::create(bool replaces) {
   UniqueFd fd(::memfd_create("acc-membership", MFD_CLOEXEC));
-  if (!fd || ::ftruncate(fd.get(), sizeof(Layout)) != 0) {
+  if (!fd || ::ftruncate(fd.get(), kPageBytes) != 0) {
     throw Error(Errc::out_of_memory, fmt::format("cannot make the page of the job's membership: {}",
                                                  std::generic_category().message(errno)));
   }
@@ -61,12 +81,13 @@ MembershipPage MembershipPage::create(bool replaces) {
   return page;
 }
 
-MembershipPage::MembershipPage(const std::string& path)
+MembershipPage::MembershipPage(const std::string& given)
     : MembershipPage([&] {
+        const std::string path = given.substr(given.starts_with(kRequired) ? kRequired.size() : 0);
         UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
         struct stat state {};
         if (!fd || ::fstat(fd.get(), &state) != 0 ||
-            state.st_size != static_cast<off_t>(sizeof(Layout))) {
+            state.st_size != static_cast<off_t>(kPageBytes)) {
           throw Error(Errc::config,
                       fmt::format("{} is not the page of a job's membership that the launcher of "
                                   "this worker has made",
@@ -82,7 +103,7 @@ MembershipPage::MembershipPage(MembershipPage&& other) noexcept
 
 MembershipPage::~MembershipPage() {
   if (page_ != nullptr) {
-    ::munmap(page_, sizeof(Layout));
+    ::munmap(page_, kPageBytes);
   }
 }
 
@@ -94,9 +115,46 @@ bool MembershipPage::replaces() const noexcept {
   return page_->replaces != 0;
 }
 
-void MembershipPage::advance() noexcept {
-  page_->epoch.fetch_add(1);
+bool MembershipPage::is_first(std::uint32_t epoch) const noexcept {
+  return page_->first == epoch;
+}
+
+bool MembershipPage::has_ended(std::uint32_t epoch) const noexcept {
+  return page_->epoch.load() != epoch || page_->ended.load() == epoch + 1;
+}
+
+void MembershipPage::end_epoch() noexcept {
+  page_->ended.store(page_->epoch.load() + 1);
   page_->changed();
+}
+
+void MembershipPage::begin_epoch(std::uint32_t epoch, const Meeting& meeting) {
+  Layout::Place place{
+      .port = meeting.port, .restart_count = meeting.restart_count, .host = {}, .secret = {}};
+  if (meeting.host.size() >= place.host.size() || meeting.secret.size() >= place.secret.size()) {
+    throw Error(Errc::config, fmt::format("the address of the job's store, {}, is too long",
+                                          meeting.host.substr(0, 80)));
+  }
+  std::ranges::copy(meeting.host, place.host.begin());
+  std::ranges::copy(meeting.secret, place.secret.begin());
+  page_->place = place;
+  if (page_->ended.load() == 0) {
+    page_->first = epoch;
+  }
+  page_->epoch.store(epoch);
+  page_->changed();
+}
+
+std::optional<MembershipPage::Meeting> MembershipPage::meeting(std::uint32_t epoch) const {
+  const Layout::Place place = page_->place;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (has_ended(epoch)) {
+    return std::nullopt;  // the next place may have been written meanwhile
+  }
+  return Meeting{.host = text_of(place.host),
+                 .port = static_cast<std::uint16_t>(place.port),
+                 .secret = text_of(place.secret),
+                 .restart_count = place.restart_count};
 }
 
 void MembershipPage::end_round(std::string_view reason) noexcept {
@@ -113,14 +171,14 @@ std::optional<std::string> MembershipPage::round_end() const {
     return std::nullopt;
   }
   // Any worker may have written the page.
-  return printable({page_->reason.data(), ::strnlen(page_->reason.data(), page_->reason.size())});
+  return printable(text_of(page_->reason));
 }
 
 void MembershipPage::check(std::uint32_t epoch) const {
   if (auto reason = round_end()) {
     throw Error(Errc::peer_lost, *reason);
   }
-  if (page_->epoch.load() != epoch) {
+  if (has_ended(epoch)) {
     throw Error(Errc::peer_lost, "the job has lost a rank, which another process takes over");
   }
 }
@@ -132,7 +190,8 @@ bool MembershipPage::await_change(std::uint32_t seen, std::chrono::milliseconds 
   const auto begin = Clock::now();
   while (true) {
     const std::uint32_t changes = page_->changes.load();
-    if (page_->epoch.load() != seen || page_->over.load() != 0) {
+    const std::uint32_t epoch = page_->epoch.load();
+    if ((epoch != seen && !has_ended(epoch)) || page_->over.load() != 0) {
       return true;
     }
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);

@@ -71,6 +71,33 @@ bool comes_before(const Agent* a, const Agent* b) {
   return a->arrival < b->arrival;
 }
 
+/// Puts the machines of the last round at their ranks of that round, and the others at the free
+/// ones, unless the user has given ranks, or some of them are too high for so few machines.
+std::vector<Agent*> keep_ranks(std::vector<Agent*> sorted) {
+  std::vector<Agent*> placed(sorted.size());
+  for (Agent* agent : sorted) {
+    if (agent->machine.machine_rank ||
+        (agent->rank && static_cast<std::size_t>(*agent->rank) >= sorted.size())) {
+      return sorted;
+    }
+    if (agent->rank) {
+      Agent*& place = placed[static_cast<std::size_t>(*agent->rank)];
+      if (place != nullptr) {
+        return sorted;
+      }
+      place = agent;
+    }
+  }
+  auto free = placed.begin();
+  for (Agent* agent : sorted) {
+    if (!agent->rank) {
+      free = std::find(free, placed.end(), nullptr);
+      *free = agent;
+    }
+  }
+  return placed;
+}
+
 }  // namespace
 
 std::size_t Agents::bytes_of(const Machine& machine) {
@@ -196,7 +223,7 @@ std::vector<Agent*> in_rank_order(std::vector<Agent*> waiting, std::size_t num_m
   });
   waiting.resize(std::min(waiting.size(), num_machines));
   std::ranges::sort(waiting, comes_before);
-  return waiting;
+  return keep_ranks(std::move(waiting));
 }
 
 }  // namespace acc::rendezvous::rounds

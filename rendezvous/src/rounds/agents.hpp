@@ -68,7 +68,8 @@ struct Agent {
 /// Chooses the machines of the next round from `waiting` and returns them in order of their new
 /// ranks. Machines of the last round are chosen before new ones, new ones in order of arrival.
 /// Ranks are ordered by the machine rank that the user gave, the rank in the last round, host,
-/// address and arrival, so they do not depend on who connected first.
+/// address and arrival, so they do not depend on who connected first. Without given ranks, machines
+/// of the last round keep theirs if there are as many as before, and new ones get the free ones.
 std::vector<Agent*> in_rank_order(std::vector<Agent*> waiting, std::size_t num_machines);
 
 /// The agents of a job, with a queue of the times at which each must be checked.

@@ -88,7 +88,7 @@ std::optional<std::string> BackgroundSave::write() {
                                     meter_);
   writer.begin(plan_.attempt);
   if (meet_at_begin()) {
-    writer.write(plan_.attempt);
+    writer.write(plan_.attempt, &abandoned_);
   }
   if (plan_.snapshot.rank == 0) {
     try {
@@ -204,7 +204,7 @@ bool BackgroundSave::await(const std::string& key, milliseconds timeout) {
       failed = true;
       end = std::min(end.value_or(Clock::time_point::max()), Clock::now() + kAfterFailure);
     }
-    if (end && Clock::now() >= *end) {
+    if (abandoned_ || (end && Clock::now() >= *end)) {
       return false;
     }
   }

@@ -7,6 +7,7 @@
 #include "state_dict/snapshot.hpp"
 #include "state_dict/snapshot_writer.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -45,6 +46,8 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
+  /// Gives it up: it ends soon, on this rank without the others.
+  void abandon() noexcept { abandoned_ = true; }
   /// True if `wait` returns at once.
   [[nodiscard]] bool has_ended() const;
   /// Waits until the checkpoint is complete or given up. Returns the reason if it is not complete,
@@ -63,6 +66,7 @@ class BackgroundSave {
 
   Plan plan_;
   ProgressMeter meter_;
+  std::atomic<bool> abandoned_ = false;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ended_ = false;                  ///< guarded by mutex_

@@ -216,7 +216,7 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::rejoin(Model& model,
       }
       return resumed;
     } catch (const Error& error) {
-      if (error.code() != Errc::peer_lost) {
+      if (!can_rejoin(error)) {
         throw;
       }
     }
@@ -224,7 +224,7 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::rejoin(Model& model,
 }
 
 bool CheckpointSeries::can_rejoin(const Error& error) const {
-  return error.code() == Errc::peer_lost && runtime_.state_->replaces_ranks();
+  return runtime_.state_->can_rejoin(error);
 }
 
 std::optional<CheckpointSeries::Resumed> CheckpointSeries::load_newest(Model& model,

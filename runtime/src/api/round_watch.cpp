@@ -6,19 +6,22 @@
 
 namespace acc::detail {
 
-std::unique_ptr<RoundWatch> RoundWatch::make(const settings::RuntimeSettings& settings) {
+std::unique_ptr<RoundWatch> RoundWatch::make(const settings::RuntimeSettings& settings,
+                                             std::uint32_t epoch) {
   if (settings.membership.empty() || settings.identity.num_nodes == 1) {
     return nullptr;
   }
   try {
-    return std::unique_ptr<RoundWatch>(new RoundWatch(settings.membership));
+    return std::unique_ptr<RoundWatch>(new RoundWatch(settings.membership, epoch));
   } catch (const Error&) {  // RuntimeState tells why
     return nullptr;
   }
 }
 
-RoundWatch::RoundWatch(const std::string& page)
-    : page_(page), thread_(state_dict::background_thread("acc-round", [this] { run(); })) {}
+RoundWatch::RoundWatch(const std::string& page, std::uint32_t epoch)
+    : page_(page),
+      epoch_(epoch),
+      thread_(state_dict::background_thread("acc-round", [this] { run(); })) {}
 
 RoundWatch::~RoundWatch() {
   ends_ = true;
@@ -27,7 +30,7 @@ RoundWatch::~RoundWatch() {
 }
 
 void RoundWatch::run() {
-  while (!ends_ && !page_.round_end()) {
+  while (!ends_ && !page_.round_end() && !page_.has_ended(epoch_)) {
     page_.await_news();
   }
   if (!ends_) {

@@ -5,6 +5,7 @@
 #include "acc/settings/sharding_settings.hpp"
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -12,12 +13,14 @@
 
 namespace acc::detail {
 
-/// Requests a stop when the launcher says that the round is over. For calls of the store, which may
-/// be on the machine that is lost: no reply comes, and no connection ends. Has a thread.
+/// Requests a stop when the launcher says that an epoch of the membership has ended. For calls of
+/// the store, which may be on the machine that is lost: no reply comes, and no connection ends. Has
+/// a thread.
 class RoundWatch {
  public:
   /// Null for a job on one machine, whose store is its launcher's, and without a page.
-  static std::unique_ptr<RoundWatch> make(const settings::RuntimeSettings& settings);
+  static std::unique_ptr<RoundWatch> make(const settings::RuntimeSettings& settings,
+                                          std::uint32_t epoch);
   ~RoundWatch();
   RoundWatch(const RoundWatch&) = delete;
   RoundWatch& operator=(const RoundWatch&) = delete;
@@ -25,10 +28,11 @@ class RoundWatch {
   [[nodiscard]] std::stop_token token() const { return over_.get_token(); }
 
  private:
-  explicit RoundWatch(const std::string& page);
+  RoundWatch(const std::string& page, std::uint32_t epoch);
   void run();
 
   MembershipPage page_;
+  std::uint32_t epoch_;
   std::stop_source over_;
   std::atomic<bool> ends_ = false;
   std::thread thread_;

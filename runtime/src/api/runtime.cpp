@@ -51,6 +51,13 @@ void write_whole_lines() noexcept {
   }
 }
 
+Runtime described(Runtime runtime) {
+  if (const Logger log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
+    log.debug("{}", runtime.describe());
+  }
+  return runtime;
+}
+
 Runtime from_program(const settings::ProgramSettings& program) {
   write_whole_lines();
   return Runtime::from_settings(
@@ -73,21 +80,18 @@ Runtime Runtime::from_environment() {
 }
 
 Runtime Runtime::from_settings(const settings::RuntimeSettings& settings) {
-  auto watch = detail::RoundWatch::make(settings);
-  Runtime runtime = from_settings(
-      settings,
-      collectives::connect_store(settings.identity, watch ? watch->token() : std::stop_token()));
-  runtime.state_->round_watch = std::move(watch);
-  return runtime;
+  return described(Runtime(make_own<detail::RuntimeState>(
+      settings, [number = collectives::next_runtime()](
+                    const settings::WorkerIdentity& identity, std::stop_token stop) {
+        return std::shared_ptr(collectives::connect_store(identity, number, std::move(stop)));
+      })));
 }
 
 Runtime Runtime::from_settings(const settings::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store) {
-  Runtime runtime(make_own<detail::RuntimeState>(settings, std::move(store)));
-  if (const Logger log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
-    log.debug("{}", runtime.describe());
-  }
-  return runtime;
+  return described(Runtime(make_own<detail::RuntimeState>(
+      settings,
+      [store = std::shared_ptr(std::move(store))](const auto&, const auto&) { return store; })));
 }
 
 int Runtime::rank() const {

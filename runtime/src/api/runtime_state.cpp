@@ -118,9 +118,8 @@ RuntimeState::Membership::~Membership() {
   }
 }
 
-RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
-                           std::unique_ptr<rendezvous::Store> given)
-    : membership_(wanted.identity), settings(wanted), store(std::move(given)) {
+RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted, ConnectStore connect)
+    : membership_(wanted.identity), settings(wanted), connect_(std::move(connect)) {
   // The order matters: environment variables before libraries are loaded, the trace file before any
   // rank writes to it, and agreement before the first group. Local rank 0 has created the trace
   // file when the groups are made, for which every rank waits.
@@ -134,7 +133,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   const auto& identity = settings.identity;
   open_page();
   // A process that replaces another one adds to the trace of the ranks that have gone on.
-  const bool replaces_one = page_ && page_->epoch() > 0;
+  const bool replaces_one = page_ && !page_->is_first(page_->epoch());
   if (!settings.trace.empty() && identity.local_rank == 0 && !replaces_one) {
     create_trace(identity.restart_count);
   }
@@ -154,30 +153,52 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted,
   }
 }
 
-/// The job goes on without a page that cannot be opened (by a worker in another container).
+/// The job goes on without a page that cannot be opened (by a worker in another container), unless
+/// the others have their epochs from it.
 void RuntimeState::open_page() {
   if (settings.membership.empty()) {
     return;
   }
   try {
     page_ = std::make_shared<MembershipPage>(settings.membership);
-    if (page_->replaces()) {
-      origin_ = std::move(store);
-    }
   } catch (const Error& error) {
+    if (settings.membership.starts_with(MembershipPage::kRequired)) {
+      throw Error(Errc::config, fmt::format("{}; with --rejoin the workers find each other by it, "
+                                            "so they must see the processes of their launcher",
+                                            error.what()));
+    }
     logger(Component::runtime)
         .debug("changes of the job's membership are not seen: {}", error.what());
   }
 }
 
-sharding::Groups RuntimeState::meet_in_epoch() {
+/// Connects to the store of the current epoch, which may be on another machine than the last one.
+void RuntimeState::connect() {
+  settings::WorkerIdentity& identity = settings.identity;
   if (page_) {
     epoch_ = page_->epoch();
     check_ = [page = page_, epoch = epoch_] { page->check(epoch); };
-    if (origin_) {
-      store = std::make_unique<EpochStore>(page_, epoch_, origin_);
+    check_();
+  }
+  if (replaces_ranks()) {
+    const auto meeting = page_->meeting(epoch_);
+    if (meeting && !meeting->host.empty()) {
+      identity.master_addr = meeting->host;
+      identity.master_port = meeting->port;
+      identity.job_secret = meeting->secret;
+      identity.restart_count = meeting->restart_count;
     }
   }
+  auto watch = RoundWatch::make(settings, epoch_);
+  store = connect_(identity, watch ? watch->token() : std::stop_token());
+  round_watch = std::move(watch);
+  if (replaces_ranks() && store != nullptr) {
+    store = std::make_shared<EpochStore>(page_, epoch_, std::move(store));
+  }
+}
+
+sharding::Groups RuntimeState::meet_in_epoch() {
+  connect();
   if (settings.identity.world_size > 1 && store != nullptr) {
     check_agreement(settings, *store);
   }
@@ -193,12 +214,22 @@ sharding::Groups RuntimeState::meet() {
     try {
       return meet_in_epoch();
     } catch (const Error& error) {
-      if (error.code() != Errc::peer_lost || !replaces_ranks() ||
+      const bool may_be_loss = error.code() == Errc::connection || can_rejoin(error);
+      if (!may_be_loss || !replaces_ranks() ||
           !page_->await_change(epoch_, settings.collective_timeout) || page_->round_end()) {
         throw;
       }
     }
   }
+}
+
+/// A store on a machine that is lost fails in other ways than a group that has lost a rank.
+bool RuntimeState::can_rejoin(const Error& error) const {
+  const Errc code = error.code();
+  return replaces_ranks() &&
+         (code == Errc::peer_lost ||
+          (page_->has_ended(epoch_) &&
+           (code == Errc::connection || code == Errc::collective || code == Errc::timeout)));
 }
 
 void RuntimeState::rejoin() {
@@ -217,6 +248,9 @@ void RuntimeState::rejoin() {
   const auto model = models.empty() ? nullptr : models.front().lock();
   if (model) {
     model->check_renew();
+  }
+  if (background_ != nullptr) {
+    background_->abandon();  // it lacks the files of a rank that is gone
   }
   end_save();
   last_background_.reset();
@@ -247,7 +281,7 @@ void RuntimeState::rejoin() {
       page_->joined(settings.identity.local_rank, epoch_);
       return;
     } catch (const Error& error) {
-      if (error.code() != Errc::peer_lost) {
+      if (!can_rejoin(error)) {
         throw;
       }
     }

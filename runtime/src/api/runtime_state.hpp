@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ class Store;
 namespace acc::detail {
 
 class BackgroundSave;
+
+/// Connects to the store through which the ranks find each other; null for one rank. stop: ends its
+/// calls.
+using ConnectStore = std::function<std::shared_ptr<rendezvous::Store>(
+    const settings::WorkerIdentity& identity, std::stop_token stop)>;
 
 /// State of a folder of checkpoints when this job last used it.
 struct KnownSeries {
@@ -51,15 +57,15 @@ class RuntimeState {
   Membership membership_;
 
  public:
-  /// Checks and compares settings, opens the device and makes the groups; collective. store:
-  /// through which the ranks find each other; may be null for one rank.
-  RuntimeState(const settings::RuntimeSettings& settings, std::unique_ptr<rendezvous::Store> store);
+  /// Checks and compares settings, opens the device and makes the groups; collective. connect:
+  /// called again for each epoch of the membership.
+  RuntimeState(const settings::RuntimeSettings& settings, ConnectStore connect);
   ~RuntimeState();
 
   settings::RuntimeSettings settings;
   device::Opened compute;
   std::unique_ptr<RoundWatch> round_watch;   ///< of `store`; null: none
-  std::unique_ptr<rendezvous::Store> store;  ///< null for one rank
+  std::shared_ptr<rendezvous::Store> store;  ///< null for one rank
   sharding::Groups groups;
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
   // For `Runtime::issue_mean`; empty until it is used:
@@ -84,6 +90,8 @@ class RuntimeState {
   void rejoin();
   /// True if the launcher gives the ranks of processes that end to others.
   [[nodiscard]] bool replaces_ranks() const { return page_ && page_->replaces(); }
+  /// True if it does, and this is the error of a call that failed because ranks are lost.
+  [[nodiscard]] bool can_rejoin(const Error& error) const;
 
   /// Implements `Runtime::save`. existing: what to do if the directory exists.
   void save(const std::string& directory, std::span<const Trained> parts, const SavedState& state,
@@ -107,9 +115,10 @@ class RuntimeState {
   std::unique_ptr<BackgroundSave> background_;     ///< null: no save was begun since `end_save`
   std::optional<std::uint32_t> last_background_;   ///< number of the save that it was last
   std::optional<std::string> background_failure_;  ///< not reported yet
-  std::shared_ptr<rendezvous::Store> origin_;      ///< of which `store` shows one epoch; else null
+  ConnectStore connect_;
   std::shared_ptr<MembershipPage> page_;           ///< null: the launcher has none
   void open_page();
+  void connect();
   std::uint32_t epoch_ = 0;
   std::function<void()> check_;  ///< GroupSpec::check of this epoch
   /// Meets the other ranks in the store and makes the groups; sets `store` and `save_id`. Begins

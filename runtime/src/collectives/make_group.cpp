@@ -129,8 +129,13 @@ std::string store_prefix(const settings::WorkerIdentity& identity, std::string_v
                      identity.run_id, identity.restart_count);
 }
 
+int next_runtime() noexcept {
+  static std::atomic<int> runtimes = 0;
+  return runtimes++;
+}
+
 std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity,
-                                                 std::stop_token stop) {
+                                                 int number, std::stop_token stop) {
   if (identity.world_size == 1) {
     return nullptr;
   }
@@ -138,12 +143,8 @@ std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity&
   options.stop = std::move(stop);
   auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
                                                       std::chrono::seconds(60), std::move(options));
-  // A second runtime of this process must not read the keys of an earlier one, so each connection
-  // has its own number. Ranks agree on it because all of them make their runtimes in the same
-  // order.
-  static std::atomic<int> connections = 0;
   return std::make_unique<rendezvous::PrefixStore>(
-      fmt::format("{}/{}", store_prefix(identity, "acc"), connections++), std::move(store));
+      fmt::format("{}/{}", store_prefix(identity, "acc"), number), std::move(store));
 }
 
 GroupFactory::GroupFactory(const settings::RuntimeSettings& settings, rendezvous::Store* store,

@@ -152,18 +152,22 @@ NeighbourCopy::Outgoing NeighbourCopy::outgoing(const SnapshotFile& file, int pl
   return out;
 }
 
-/// Waits until `nbytes` may have been sent in `seconds`.
-void NeighbourCopy::limit(std::size_t nbytes, double seconds) const {
-  if (rate_ > 0) {
-    const double due = static_cast<double>(nbytes) / static_cast<double>(rate_);
-    if (due > seconds) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(due - seconds));
+/// Waits until `nbytes` may have been sent since `begun`.
+void NeighbourCopy::limit(std::size_t nbytes, Clock::time_point begun) {
+  using Seconds = std::chrono::duration<double>;
+  constexpr Seconds kSlice{0.2};
+  while (rate_ > 0) {
+    const Seconds due(static_cast<double>(nbytes) / static_cast<double>(rate_));
+    const Seconds left = due - (Clock::now() - begun);
+    if (left.count() <= 0) {
+      return;
     }
+    std::this_thread::sleep_for(std::min(left, kSlice));
+    moved();
   }
 }
 
 void NeighbourCopy::exchange_all(const SnapshotFile& file, int place) {
-  using Clock = std::chrono::steady_clock;
   const Outgoing out = outgoing(file, place);
   // With two machines both directions have one group, whose order is the same on both ranks.
   const bool sends_first = out_.sender < in_.sender;
@@ -212,8 +216,8 @@ void NeighbourCopy::exchange_all(const SnapshotFile& file, int place) {
     out.read(at, std::span(sent).first(leaving));
     both(sent.data(), leaving, received.data(), coming);
     file.write(to, at, std::span(received).first(coming));
-    limit(static_cast<std::size_t>(at) + leaving,
-          std::chrono::duration<double>(Clock::now() - begun).count());
+    moved();
+    limit(static_cast<std::size_t>(at) + leaving, begun);
   }
   if (arriving > 0) {
     file.accept(to, head);

@@ -8,6 +8,8 @@
 #include "sharding/groups.hpp"
 #include "state_dict/snapshot_file.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +23,8 @@ namespace acc::state_dict {
 /// has process groups of its own, for the thread that makes snapshots.
 class NeighbourCopy {
  public:
+  using Clock = std::chrono::steady_clock;
+
   /// Collective over the job's ranks. store: outlives this object. check: GroupSpec::check, called
   /// on the other thread too. Null if there is one machine, or if machines have different numbers
   /// of ranks; why: the reason of the latter.
@@ -36,6 +40,12 @@ class NeighbourCopy {
   /// sent. Returns the reason if something has failed: nothing is exchanged any more then, and the
   /// older copies stay.
   std::optional<std::string> exchange(const SnapshotFile& file, int place) noexcept;
+  /// An exchange will follow soon.
+  void moved() noexcept { moved_at_ = Clock::now().time_since_epoch().count(); }
+  /// Time at which bytes have moved last. Any thread.
+  [[nodiscard]] Clock::time_point moved_at() const noexcept {
+    return Clock::time_point(Clock::duration(moved_at_.load()));
+  }
   /// Reason why the job has failed, if it has. Any thread.
   [[nodiscard]] std::optional<std::string> job_failure() const { return world_->failure(); }
   /// Ends an exchange that another thread waits for: its peer may be on a machine that is lost
@@ -52,7 +62,7 @@ class NeighbourCopy {
   struct Outgoing;
   void exchange_all(const SnapshotFile& file, int place);
   [[nodiscard]] Outgoing outgoing(const SnapshotFile& file, int place) const;
-  void limit(std::size_t nbytes, double seconds) const;
+  void limit(std::size_t nbytes, Clock::time_point begun);
 
   NeighbourCopy() = default;
   std::shared_ptr<collectives::ProcessGroup> world_;  ///< of the training
@@ -63,6 +73,7 @@ class NeighbourCopy {
   Lane in_;
   bool has_replica_ = false;  ///< on another machine
   std::int64_t rate_ = 0;     ///< bytes per second; 0: no limit
+  std::atomic<Clock::rep> moved_at_ = 0;
   std::optional<std::string> failure_;
 };
 

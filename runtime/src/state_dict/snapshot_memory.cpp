@@ -13,8 +13,9 @@ namespace {
 
 /// Interval in which a wait for another machine looks whether the job has failed.
 constexpr std::chrono::milliseconds kGlance{200};
-/// Time for which it goes on after that: peers that live end their part.
-constexpr std::chrono::seconds kAfterFailure{2};
+/// Time without a byte after which it then ends: peers that live end their part, however long that
+/// takes.
+constexpr std::chrono::seconds kWithoutBytes{1};
 
 std::vector<std::unique_ptr<SnapshotFile>> open_all(const std::vector<std::string>& paths,
                                                     std::size_t own) {
@@ -77,8 +78,6 @@ void SnapshotMemory::forget_after(std::int64_t step, const std::string& run) {
 }
 
 void SnapshotMemory::await_thread() {
-  using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> failed;
   bool stopped = false;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kGlance, [this] { return ended_; })) {
@@ -86,12 +85,9 @@ void SnapshotMemory::await_thread() {
       continue;
     }
     const auto failure = neighbour_->job_failure();
-    if (failure && !failed) {
-      failed = Clock::now();
-    }
-    if (failed && Clock::now() - *failed >= kAfterFailure) {
+    if (failure && NeighbourCopy::Clock::now() - neighbour_->moved_at() >= kWithoutBytes) {
       lock.unlock();
-      neighbour_->stop(failure.value_or("the job has failed"));
+      neighbour_->stop(*failure);
       lock.lock();
       stopped = true;
     }
@@ -122,6 +118,9 @@ void SnapshotMemory::keep(std::span<const Part> parts, const SavedState& state,
   }
   // Without a snapshot too: the ranks of other machines exchange theirs with this one.
   ended_ = false;
+  if (neighbour_ != nullptr) {
+    neighbour_->moved();
+  }
   try {
     thread_ = background_thread("acc-snapshot", [this, begun] { complete(begun.get()); });
   } catch (...) {

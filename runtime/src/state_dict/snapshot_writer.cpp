@@ -46,10 +46,10 @@ void SnapshotWriter::begin(Attempt& attempt) {
   attempt([this] { make_folder(); });
 }
 
-void SnapshotWriter::write(Attempt& attempt) {
-  attempt([this] {
+void SnapshotWriter::write(Attempt& attempt, const std::atomic<bool>* ends) {
+  attempt([&] {
     for (const PlannedFolder& planned : snapshot_.folders) {
-      write_folder(planned);
+      write_folder(planned, ends);
     }
   });
   for (const Snapshot::File& file : snapshot_.files) {
@@ -82,10 +82,15 @@ void SnapshotWriter::check_there() const {
 }
 
 // Rank 0 computes the expected size of every rank's file from the plan; no rank reports it.
-void SnapshotWriter::write_folder(const PlannedFolder& planned) {
+void SnapshotWriter::write_folder(const PlannedFolder& planned, const std::atomic<bool>* ends) {
   dcp::write_rank_file(in_folder(planned.name), planned.plan, snapshot_.rank,
                        [&](const dcp::PlannedChunk& chunk, const torch::Sink& sink) {
-                         planned.fill(chunk, counted(sink, meter_));
+                         planned.fill(chunk, [&](std::span<const std::byte> bytes) {
+                           if (ends != nullptr && *ends) {
+                             throw Error(Errc::peer_lost, "the job has lost a rank");
+                           }
+                           counted(sink, meter_)(bytes);
+                         });
                        });
   if (snapshot_.rank != 0) {
     return;

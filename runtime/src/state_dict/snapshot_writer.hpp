@@ -7,6 +7,7 @@
 #include "state_dict/attempt.hpp"
 #include "state_dict/snapshot.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -29,8 +30,8 @@ class SnapshotWriter {
   /// leftovers of earlier saves and checks the target. Errors are kept in the attempt.
   void begin(Attempt& attempt);
   /// Writes and flushes this rank's files. If the target is a group of objects, `begin` has ended
-  /// on rank 0. Errors are kept in the attempt.
-  void write(Attempt& attempt);
+  /// on rank 0. Errors are kept in the attempt. ends: the writing fails when it is true.
+  void write(Attempt& attempt, const std::atomic<bool>* ends = nullptr);
   /// Called by rank 0 after all ranks have written: checks that every expected file is visible with
   /// its planned size, writes the manifest, and exchanges the folder with the target. Throws
   /// Error(config | disagreement).
@@ -44,7 +45,7 @@ class SnapshotWriter {
   }
   void make_folder();
   void check_there() const;
-  void write_folder(const PlannedFolder& planned);
+  void write_folder(const PlannedFolder& planned, const std::atomic<bool>* ends);
   [[nodiscard]] Manifest::File found(const Snapshot::Expected& each) const;
 
   const Snapshot& snapshot_;

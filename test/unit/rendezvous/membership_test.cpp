@@ -490,20 +490,24 @@ TEST_CASE_FIXTURE(Fixture,
   formed({15, 12, 13, 11, 14, 10, 16});
 }
 
-TEST_CASE_FIXTURE(Fixture, "machines keep their order in all rounds") {
+TEST_CASE_FIXTURE(Fixture, "machines keep their ranks, and a new one gets that of a lost one") {
   terms = {.num_machines = 4, .min_machines = 2};
   enter({2, 3, 4});
   world.wait(30s, {2, 3, 4});
   formed({2, 3, 4});
   world.lose(2);
   report({3, 4});
-  enter({1});
+  enter({5});
   rejoin({4, 3});
-  const Round round = formed({3, 4, 1});
+  const Round round = formed({5, 3, 4});
   CHECK(round.round == 1);
   CHECK(round.restart_count == 0);
-  CHECK(round.store_host == "10.0.0.3");
-  CHECK(round.store_port == 3003);
+  CHECK(round.store_host == "10.0.0.5");
+  CHECK(round.store_port == 3005);
+  world.lose(3);
+  report({5, 4});
+  rejoin({4, 5});
+  formed({5, 4});  // fewer machines: in the order of their ranks
 }
 
 }  // namespace

@@ -485,7 +485,8 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
   if (round.restart_count > terms.max_restarts) {
     violated("more restarts than max_restarts");
   }
-  last = {.round = round.round};
+  const Gathered before = std::exchange(last, {.round = round.round});
+  bool gives_ranks = recovers_;  // the ids of agents change
   for (int rank = 0; rank < round.num_machines(); ++rank) {
     const std::size_t at = first + static_cast<std::size_t>(rank);
     if (at >= out.size()) {
@@ -512,6 +513,15 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     }
     seat.is_taken = true;
     last.agents.push_back(id);
+    gives_ranks = gives_ranks || machine.enter.machine.machine_rank.has_value();
+  }
+  // A round of as many machines: those of the last one keep their ranks.
+  for (std::size_t rank = 0; rank < last.agents.size(); ++rank) {
+    const auto was = std::ranges::find(before.agents, last.agents[rank]);
+    if (!gives_ranks && before.agents.size() == last.agents.size() && was != before.agents.end() &&
+        was != before.agents.begin() + static_cast<std::ptrdiff_t>(rank)) {
+      violated("a machine has lost its rank although there are as many machines");
+    }
   }
 }
 

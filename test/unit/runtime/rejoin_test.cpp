@@ -279,7 +279,8 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
     ranks.erase(found);
     if (WIFSIGNALED(status) && !was_killed[static_cast<std::size_t>(rank)]) {
       was_killed[static_cast<std::size_t>(rank)] = true;
-      page.advance();
+      page.end_epoch();
+      page.begin_epoch(page.epoch() + 1, {});
       start(rank, {});
     } else if (status != 0) {
       all_ended_well = false;
@@ -365,6 +366,18 @@ TEST_CASE("a rank whose launcher replaces none cannot rejoin, and says so") {
       CHECK(error.code() == Errc::not_supported);
       CHECK(std::string(error.what()).find("--rejoin") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("a rank that cannot open the page by which the others meet ends at once") {
+  acc::settings::RuntimeSettings settings;
+  settings.membership = "required:/proc/self/fd/1000000";
+  try {
+    (void)acc::Runtime::from_settings(settings, nullptr);
+    FAIL("it has not looked");
+  } catch (const Error& error) {
+    CHECK(error.code() == Errc::config);
+    CHECK(std::string(error.what()).find("with --rejoin") != std::string::npos);
   }
 }
 

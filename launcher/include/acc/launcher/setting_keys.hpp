@@ -37,9 +37,15 @@ inline constexpr std::array kCommon = {
                .flag = Flag::toggle, .in_file = false,
                .type = Type::boolean, .fallback = "false",
                .help = "start only the worker that failed again, as one of --max_restarts; the "
-                       "others keep their processes and rejoin (CheckpointSeries::rejoin). One "
-                       "machine, no GPU. Workers that do not rejoin within --shutdown_timeout are "
-                       "all started again"},
+                       "others keep their processes and rejoin (CheckpointSeries::rejoin). No GPU. "
+                       "Workers that do not rejoin within --shutdown_timeout are all started "
+                       "again"},
+    SettingRow{.key = "spares", .group = Group::limits,
+               .flag = Flag::value, .in_file = false,
+               .type = Type::integer, .fallback = "0", .allowed = "0..65535",
+               .help = "c10d: so many machines beyond num_machines are to join and to wait without "
+                       "workers. One of them gets the ranks of a machine that is lost; one that "
+                       "is not needed ends with status 0 when the job does"},
     SettingRow{.key = "stuck_timeout", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
                .type = Type::integer, .fallback = "0", .allowed = "0..1000000", .unit = "s",

@@ -13,17 +13,28 @@
 namespace acc {
 
 /// A page of memory through which a launcher tells its workers, at once and without the network,
-/// that the membership of the job has changed. Made for one round of the job. In a round the page
-/// has an *epoch*: the number of times that ranks whose processes ended were given to others. Each
-/// is announced when the others have been chosen. The workers tell in turn which epoch they have
-/// joined. A round that cannot go on is over, with a reason. Any thread and process.
+/// that the membership of the job has changed. Each round of the job is an *epoch* of the page,
+/// with the number of the round. An epoch ends when ranks are lost; the next one begins when they
+/// have been given to other processes. The workers tell in turn which epoch they have joined.
+/// Workers that cannot go on are told the reason. Any thread and process.
 class ACC_API MembershipPage {
  public:
+  /// Where the ranks of an epoch meet.
+  struct Meeting {
+    std::string host;  ///< of the store; empty: it is where it was
+    std::uint16_t port = 0;
+    std::string secret;     ///< of the job's workers
+    int restart_count = 0;  ///< part of the names of their keys
+  };
+
   /// Makes a page in epoch 0, without a name in any file system. replaces: the launcher gives the
   /// ranks of processes that end to others. Throws Error(out_of_memory).
   static MembershipPage create(bool replaces);
-  /// Opens the page at `path`. Throws Error(config) if there is none.
+  /// Opens the page at `path`, which may follow kRequired. Throws Error(config) if there is none.
   explicit MembershipPage(const std::string& path);
+  /// Precedes the path of a page without which a worker must not join the others, which have their
+  /// epochs from it.
+  static constexpr std::string_view kRequired = "required:";
   MembershipPage(MembershipPage&& other) noexcept;
   MembershipPage& operator=(MembershipPage&&) = delete;
   ~MembershipPage();
@@ -33,17 +44,28 @@ class ACC_API MembershipPage {
   [[nodiscard]] bool replaces() const noexcept;
 
   [[nodiscard]] std::uint32_t epoch() const noexcept;
-  /// Begins the next epoch. Called by the launcher.
-  void advance() noexcept;
-  /// The round is over for this reason, of which the first 495 bytes are kept. The first call
+  /// Where the ranks of this epoch meet; empty if it is not the epoch any more.
+  [[nodiscard]] std::optional<Meeting> meeting(std::uint32_t epoch) const;
+  /// True if this is the epoch in which the page was made: no process has taken the place of
+  /// another since.
+  [[nodiscard]] bool is_first(std::uint32_t epoch) const noexcept;
+  /// True if ranks of this epoch are lost.
+  [[nodiscard]] bool has_ended(std::uint32_t epoch) const noexcept;
+  /// Ends the epoch. Called by the launcher.
+  void end_epoch() noexcept;
+  /// Begins an epoch, after the end of the last one. Called by the launcher. Throws Error(config)
+  /// for a host that is too long.
+  void begin_epoch(std::uint32_t epoch, const Meeting& meeting);
+  /// The round is over for this reason, of which the first 487 bytes are kept. The first call
   /// counts. Called by the launcher.
   void end_round(std::string_view reason) noexcept;
   /// The reason, without control characters, if the round is over.
   [[nodiscard]] std::optional<std::string> round_end() const;
 
-  /// Throws Error(peer_lost) if the round is over or the epoch is not `epoch`.
+  /// Throws Error(peer_lost) if the round is over or `epoch` has ended.
   void check(std::uint32_t epoch) const;
-  /// Waits until the epoch is not `seen` or the round is over. Returns false after `timeout`.
+  /// Waits until an epoch other than `seen` has begun or the round is over. Returns false after
+  /// `timeout`.
   [[nodiscard]] bool await_change(std::uint32_t seen, std::chrono::milliseconds timeout) const;
 
   /// Waits for the next change or `wake`, at most a second. May return early.

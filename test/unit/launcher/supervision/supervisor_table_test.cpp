@@ -10,13 +10,14 @@ namespace {
 
 using enum AttemptAction;
 
-constexpr AttemptState kStates[] = {AttemptState::running, AttemptState::replacing,
-                                    AttemptState::failing, AttemptState::stopping,
-                                    AttemptState::killing, AttemptState::ended};
-constexpr AttemptEvent kEvents[] = {
-    AttemptEvent::worker_succeeded, AttemptEvent::worker_failed, AttemptEvent::worker_lost,
-    AttemptEvent::cause_is_known,   AttemptEvent::all_ended,     AttemptEvent::stop_signal,
-    AttemptEvent::peer_failed,      AttemptEvent::time_is_over,  AttemptEvent::all_rejoined};
+constexpr AttemptState kStates[] = {
+    AttemptState::running,  AttemptState::holding, AttemptState::replacing, AttemptState::failing,
+    AttemptState::stopping, AttemptState::killing, AttemptState::ended};
+constexpr AttemptEvent kEvents[] = {AttemptEvent::worker_succeeded, AttemptEvent::worker_failed,
+                                    AttemptEvent::workers_lost,     AttemptEvent::round_formed,
+                                    AttemptEvent::cause_is_known,   AttemptEvent::all_ended,
+                                    AttemptEvent::stop_signal,      AttemptEvent::peer_failed,
+                                    AttemptEvent::time_is_over,     AttemptEvent::all_rejoined};
 
 struct Run {
   AttemptState state = AttemptState::running;
@@ -39,16 +40,28 @@ TEST_CASE("attempt table: the transition of each state and event") {
   using enum AttemptState;
   const AttemptStep expected[kAttemptStates][kAttemptEvents] = {{{running, none},
                                                                  {failing, find_cause},
-                                                                 {replacing, replace},
+                                                                 {holding, hold},
+                                                                 {running, none},
                                                                  {running, none},
                                                                  {ended, finish},
                                                                  {stopping, stop},
                                                                  {stopping, stop},
                                                                  {running, none},
                                                                  {running, none}},
+                                                                {{holding, none},
+                                                                 {holding, none},
+                                                                 {holding, none},
+                                                                 {replacing, replace},
+                                                                 {holding, none},
+                                                                 {holding, none},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop},
+                                                                 {holding, none},
+                                                                 {holding, none}},
                                                                 {{replacing, none},
                                                                  {failing, find_cause},
-                                                                 {replacing, replace},
+                                                                 {holding, hold},
+                                                                 {replacing, none},
                                                                  {replacing, none},
                                                                  {ended, finish},
                                                                  {stopping, stop},
@@ -56,6 +69,7 @@ TEST_CASE("attempt table: the transition of each state and event") {
                                                                  {failing, blame_lost},
                                                                  {running, go_on}},
                                                                 {{failing, none},
+                                                                 {failing, none},
                                                                  {failing, none},
                                                                  {failing, none},
                                                                  {stopping, stop},
@@ -68,6 +82,7 @@ TEST_CASE("attempt table: the transition of each state and event") {
                                                                  {stopping, none},
                                                                  {stopping, none},
                                                                  {stopping, none},
+                                                                 {stopping, none},
                                                                  {ended, finish},
                                                                  {killing, kill},
                                                                  {stopping, none},
@@ -77,12 +92,14 @@ TEST_CASE("attempt table: the transition of each state and event") {
                                                                  {killing, none},
                                                                  {killing, none},
                                                                  {killing, none},
+                                                                 {killing, none},
                                                                  {ended, finish},
                                                                  {killing, none},
                                                                  {killing, none},
                                                                  {ended, give_up},
                                                                  {killing, none}},
                                                                 {{ended, none},
+                                                                 {ended, none},
                                                                  {ended, none},
                                                                  {ended, none},
                                                                  {ended, none},
@@ -105,11 +122,13 @@ TEST_CASE("attempt table: invariants of all transitions") {
   for (const AttemptState state : kStates) {
     for (const AttemptEvent event : kEvents) {
       const AttemptStep step = attempt_step(state, event);
-      // States only advance, except when all workers have rejoined.
-      CHECK((step.next >= state || event == AttemptEvent::all_rejoined));
+      // States only advance, except when workers are lost and when all have rejoined.
+      CHECK((step.next >= state || event == AttemptEvent::all_rejoined ||
+             event == AttemptEvent::workers_lost));
       CHECK((step.next == AttemptState::ended && state != AttemptState::ended) ==
             (step.action == finish || step.action == give_up));
-      if (state == AttemptState::failing) {  // the cause may be on another machine
+      // The cause may be on another machine, or the lost workers are started again.
+      if (state == AttemptState::failing || state == AttemptState::holding) {
         CHECK(attempt_step(state, AttemptEvent::all_ended).next == state);
       } else if (state != AttemptState::ended) {
         CHECK(attempt_step(state, AttemptEvent::all_ended).next == AttemptState::ended);
@@ -131,14 +150,16 @@ TEST_CASE("attempt table: actions of complete runs") {
   CHECK(Run{peer_failed, peer_failed, worker_failed, all_ended}.actions == Actions{stop, finish});
   CHECK(Run{worker_failed, time_is_over, time_is_over, time_is_over}.actions ==
         Actions{find_cause, stop, kill, give_up});
-  CHECK(Run{worker_lost, worker_lost, all_rejoined, worker_succeeded, all_ended}.actions ==
-        Actions{replace, replace, go_on, finish});
-  CHECK(Run{worker_lost, all_rejoined, worker_failed, cause_is_known, all_ended}.actions ==
-        Actions{replace, go_on, find_cause, stop, finish});
-  CHECK(Run{worker_lost, time_is_over, cause_is_known, worker_lost, all_ended}.actions ==
-        Actions{replace, blame_lost, stop, finish});
-  CHECK(Run{worker_lost, worker_failed, cause_is_known, all_rejoined, all_ended}.actions ==
-        Actions{replace, find_cause, stop, finish});
+  CHECK(Run{workers_lost, all_ended, round_formed, workers_lost, worker_failed, round_formed,
+            all_rejoined, worker_succeeded, all_ended}
+            .actions == Actions{hold, replace, hold, replace, go_on, finish});
+  CHECK(Run{workers_lost, round_formed, all_rejoined, worker_failed, cause_is_known, all_ended}
+            .actions == Actions{hold, replace, go_on, find_cause, stop, finish});
+  CHECK(Run{workers_lost, round_formed, time_is_over, cause_is_known, workers_lost, all_ended}
+            .actions == Actions{hold, replace, blame_lost, stop, finish});
+  CHECK(Run{workers_lost, round_formed, worker_failed, cause_is_known, all_rejoined, all_ended}
+            .actions == Actions{hold, replace, find_cause, stop, finish});
+  CHECK(Run{workers_lost, peer_failed, all_ended}.actions == Actions{hold, stop, finish});
 }
 
 }  // namespace
