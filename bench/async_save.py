@@ -8,10 +8,12 @@ For each DIR (results differ between a tmpfs and a disk), with two processes on 
 MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch and with torch's FSDP 2, one after the other in
 each round, and measures for each: the time of a step; of a save for which the training waits (runtime.save;
 torch.distributed.checkpoint.save); the time until save_async and dcp.async_save return (the stall); the time until the
-checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. For
-acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one after
-each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and
-its state dict is made as for dcp.save. Prints lines of JSON, then a table.
+checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. The CPU
+time of a step, and that of a save (of the whole process meanwhile, less that of as many steps) are steady on a machine
+that does other work too; where all cores are busy, a save delays the training by its CPU time. For acclaunch also the
+stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one after each. Values are medians
+of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and its state dict is made as
+for dcp.save. Prints lines of JSON, then a table.
 """
 import argparse
 import collections
@@ -157,10 +159,12 @@ def worker(impl, folder, width, layers):
     timed(side.save_async, f"{folder}/first_beside")  # allocates
     side.wait()
     for number in range(SAVES):
+        begin = time.process_time()
         found["step"] += steps(STEPS)
+        found["cpu"].append((time.process_time() - begin) / STEPS)
         found["save"].append(timed(side.save, f"{folder}/save_{number}"))
         side.barrier()
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         found["stall"].append(timed(side.save_async, f"{folder}/beside_{number}"))
         beside = []
         while side.any(side.saving()):
@@ -168,6 +172,7 @@ def worker(impl, folder, width, layers):
         side.wait()
         found["complete"].append(time.perf_counter() - begin)
         found["beside"].append(beside)
+        found["save_cpu"].append(time.process_time() - cpu - len(beside) * found["cpu"][-1])
     if impl == "acclaunch":
         for _ in range(3 + STEPS):
             side.barrier()
@@ -184,6 +189,8 @@ def worker(impl, folder, width, layers):
                           "complete_s": round(statistics.median(found["complete"]), 4),
                           "steps_beside": round(statistics.median(len(times) for times in found["beside"]), 1),
                           "step_beside_s": round(statistics.median(during), 4) if during else None,
+                          "step_cpu_s": round(statistics.median(found["cpu"]), 4),
+                          "save_cpu_s": round(statistics.median(found["save_cpu"]), 4),
                           "memory_stall_s": round(statistics.median(found["keep"][3:]), 4) if found["keep"] else None,
                           "step_memory_s": round(statistics.median(found["step_keep"][3:]), 4)
                           if found["keep"] else None}), flush=True)
@@ -227,7 +234,8 @@ def main():
                 print(json.dumps({"dir": where, **rows[impl][-1]}), flush=True)
         print(f"\n{where}, {args.processes} processes, {args.layers} layers of {args.width}:")
         print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'complete s':>11} "
-              f"{'steps beside':>13} {'slower':>8} {'memory stall s':>15} {'memory step s':>14}")
+              f"{'steps beside':>13} {'slower':>8} {'step CPU s':>11} {'save CPU s':>11} "
+              f"{'memory stall s':>15} {'memory step s':>14}")
         for impl, lines in rows.items():
             def middle(key):
                 values = [line[key] for line in lines if line[key] is not None]
@@ -235,6 +243,7 @@ def main():
             print(f"{impl:<10} {middle('step_s'):8.4f} {middle('save_s'):8.4f} {middle('stall_s'):8.4f} "
                   f"{middle('stall_s') / middle('save_s'):11.1%} {middle('complete_s'):11.3f} "
                   f"{middle('steps_beside'):13.0f} {middle('step_beside_s') / middle('step_s') - 1:8.1%} "
+                  f"{middle('step_cpu_s'):11.3f} {middle('save_cpu_s'):11.3f} "
                   f"{middle('memory_stall_s'):15.4f} {middle('step_memory_s'):14.4f}")
         print(flush=True)
 

@@ -5,7 +5,7 @@ FSDP2, DDP or Accelerate, on torch's engine or with --engine acc.
 ```python
 from acclaunch.snapshots import Snapshots
 
-snapshots = Snapshots(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+snapshots = Snapshots(model=model, optimizer=optimizer, scheduler=scheduler)
 for step in range(snapshots.resume(), steps):      # 0 at the first start
     …
     optimizer.step()
@@ -259,8 +259,8 @@ class Snapshots:
     objects: by names, modules and everything with state_dict() and load_state_dict(): optimizers of torch and of
     Accelerate, schedulers, loaders with a position. Their states hold tensors, numbers, strings, bytes, and dicts,
     lists and tuples of them. The random numbers of torch, Python and numpy are kept too. Raises NotSupportedError for
-    engines of DeepSpeed, InvalidArgumentError for a module that is trained without its optimizer, and for an object
-    without these functions."""
+    engines of DeepSpeed, InvalidArgumentError for a module that is trained without its optimizer, for an object without
+    these functions, and before torch.distributed is initialized."""
 
     def __init__(self, **objects):
         global made
@@ -279,6 +279,10 @@ class Snapshots:
             raise InvalidArgumentError("Snapshots: there is a module that is trained, and no optimizer: name it too, "
                                        "since its state is part of the training")
         is_group = dist.is_available() and dist.is_initialized()
+        if not is_group and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise InvalidArgumentError("Snapshots: torch.distributed has no process group yet, by which the ranks agree: "
+                                       "initialize it before (programs of acclaunch.torch keep their state by "
+                                       "CheckpointSeries.keep_in_memory)")
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
         self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
         paths = os.environ.get("ACC_SNAPSHOT_MEMORY", "")

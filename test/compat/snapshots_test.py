@@ -189,6 +189,9 @@ def check_alone():
     refused(InvalidArgumentError, "loader is a list, which has no state_dict", lambda: Snapshots(loader=[]))
     engine = type("DeepSpeedEngine", (torch.nn.Linear,), {})(1, 1)
     refused(NotSupportedError, "of DeepSpeed", lambda: Snapshots(engine=engine))
+    os.environ["WORLD_SIZE"] = "2"
+    refused(InvalidArgumentError, "no process group yet", lambda: Snapshots(counter=counter))
+    del os.environ["WORLD_SIZE"]
     optimizer = torch.optim.Adam(linear.parameters())
     Snapshots(model=linear, optimizer=optimizer).keep(9)
     refused(ConfigError, "the snapshot has weight as [2, 2] torch.float32, the module as [3, 2]",

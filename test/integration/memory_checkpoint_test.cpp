@@ -236,6 +236,7 @@ TEST_CASE("--rejoin is refused where it is not possible") {
   for (const Refused& each :
        {Refused{{"--num_processes", "2"}, "needs a job with restarts"},
         Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
+        Refused{{"--num_processes", "2", "--max_restarts", "1", "--engine", "acc"}, "--engine acc"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--data_record", "unused"},
                 "--data_record"}}) {
     std::vector<std::string> command = {kBin + "/acclaunch", "--cpu", "--rejoin"};
