@@ -124,6 +124,12 @@ void Kernels::update(const UpdateStep& step, const UpdateArrays& arrays, std::si
   std::visit([&](const auto& each) { updates[step.index()](&each, arrays, begin, numel); }, step);
 }
 
+void Kernels::update_packed(const UpdateStep& step, const UpdateArrays& arrays,
+                            const PackedRange& range, std::size_t numel) const {
+  std::visit([&](const auto& each) { packed_updates[step.index()](&each, arrays, range, numel); },
+             step);
+}
+
 UpdateStep adjusted(const UpdateStep& step, const float* clip, bool decays) {
   UpdateStep own = step;
   std::visit(

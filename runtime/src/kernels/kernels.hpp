@@ -123,6 +123,21 @@ struct UpdateArrays {
   const float* clip = nullptr;
 };
 
+/// Elements of a block of states in 8 bits (packed_states.hpp).
+inline constexpr std::int64_t kPackedBlock = 256;
+/// The largest number of states of a rule.
+inline constexpr std::size_t kMostStates = 3;
+
+/// Elements of one parameter in a shard that are updated together: whole blocks, of which the
+/// parameter's last may be shorter, or a part of one block.
+struct PackedRange {
+  std::size_t begin = 0;  ///< in the arrays of the update
+  std::size_t numel = 0;
+  bool decays = true;                              ///< weight decay applies
+  std::array<std::uint8_t*, kMostStates> codes{};  ///< by state, [numel]
+  std::array<float*, kMostStates> scales{};        ///< by state, [number of blocks]
+};
+
 /// c = alpha * (a b) + beta * added, float32. Each element is a sum over `inner` in order, by fused
 /// multiply-add from 0, whatever the vector unit. Element (i, k) of `a` is a[i * a_row + k *
 /// a_column]; likewise `b`. `added` and `c` are [rows][columns] without gaps and may be the same.
@@ -192,8 +207,16 @@ struct Kernels {
                           std::size_t numel);
   std::array<Update, std::variant_size_v<UpdateStep>> updates;
 
+  /// The same with states in 8 bits, of the first `numel` elements of a range, which are whole
+  /// blocks. Null for rules without such states.
+  using UpdatePacked = void (*)(const void* step, const UpdateArrays&, const PackedRange&,
+                                std::size_t numel);
+  std::array<UpdatePacked, std::variant_size_v<UpdateStep>> packed_updates;
+
   void update(const UpdateStep& step, const UpdateArrays& arrays, std::size_t begin,
               std::size_t numel) const;
+  void update_packed(const UpdateStep& step, const UpdateArrays& arrays, const PackedRange& range,
+                     std::size_t numel) const;
 };
 
 /// The step of elements with or without weight decay, with one more factor on the gradient. clip:

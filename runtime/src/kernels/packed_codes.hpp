@@ -26,10 +26,21 @@ struct Magnitudes {
   /// With the number n of decades whose begin a value x has reached, the number of the closest
   /// magnitude is x * factors[n] + offsets[n], rounded down, but at most lasts[n].
   float begins[kDecades] = {};
-  float factors[kDecades + 1] = {};
-  float offsets[kDecades + 1] = {};
-  float lasts[kDecades + 1] = {};
+  float factors[2 * (kDecades + 1)] = {};
+  float offsets[2 * (kDecades + 1)] = {};
+  float lasts[2 * (kDecades + 1)] = {};
   float top = 0.0F;  ///< from here on a value is 1
+
+  /// The same number n by the exponent of x in float32, from -31 to 0, modulo 32: at most one
+  /// decade begins among the numbers of one exponent. n is `reached`, and one more from `nexts` on.
+  static constexpr int kExponents = 32;
+  int reached[kExponents] = {};
+  float nexts[kExponents] = {};
+
+  /// bases and steps by d + 7 + kShift modulo 8, which is so the exponent of the shifted number, in
+  /// the format of float32, modulo 8.
+  float bases_by_exponent[2 * (kDecades + 1)] = {};
+  float steps_by_exponent[2 * (kDecades + 1)] = {};
 
   constexpr Magnitudes() {
     double scale = 1e-6;
@@ -49,6 +60,19 @@ struct Magnitudes {
     }
     bases[kDecades] = 1.0F;
     top = static_cast<float>((below + 1.0) / 2.0);
+    for (int i = 0; i < 2 * (kDecades + 1); ++i) {
+      bases_by_exponent[i] = bases[(i + 1 - kShift) & kDecades];
+      steps_by_exponent[i] = steps[(i + 1 - kShift) & kDecades];
+    }
+    float low = 1.0F / (1U << (kExponents - 1));
+    for (int i = 0; i < kExponents; ++i, low *= 2.0F) {
+      // Exponent -31 is 96 in the format of float32, a multiple of 32.
+      nexts[i] = __builtin_inff();
+      for (int d = 0; d < kDecades; ++d) {
+        reached[i] += begins[d] <= low ? 1 : 0;
+        nexts[i] = begins[d] > low && begins[d] < 2.0F * low ? begins[d] : nexts[i];
+      }
+    }
   }
 };
 
@@ -58,5 +82,35 @@ inline constexpr Magnitudes<kSigned> kMagnitudes;
 /// The magnitude of the lowest number, code 0 among those with a sign.
 inline constexpr float kLowestMagnitude =
     kMagnitudes<true>.bases[6] + kMagnitudes<true>.steps[6] * (63.0F / 64.0F);
+
+/// Returns one of two numbers, without a branch, which could not be predicted.
+__attribute__((always_inline)) inline float chosen(bool first, float a, float b) noexcept {
+  const unsigned mask = first ? ~0U : 0U;
+  return __builtin_bit_cast(
+      float, (__builtin_bit_cast(unsigned, a) & mask) | (__builtin_bit_cast(unsigned, b) & ~mask));
+}
+
+/// The smallest scale of which `value` is the lowest number; `value` if it is 0, infinite or NaN.
+/// It differs from the rounded quotient by at most one unit in the last place.
+__attribute__((always_inline)) inline float scale_of_lowest(float value) noexcept {
+  const bool has_scale = value > 0.0F && value < __builtin_inff();
+  const float magnitude = chosen(has_scale, value, 1.0F);  // of 0, numbers below would be subnormal
+  const unsigned quotient = __builtin_bit_cast(unsigned, magnitude / kLowestMagnitude);
+  const unsigned first = quotient - (quotient < 2U ? quotient : 2U);
+  unsigned below = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    below += __builtin_bit_cast(float, first + i) * kLowestMagnitude < magnitude ? 1U : 0U;
+  }
+  return chosen(has_scale, __builtin_bit_cast(float, first + below), value);
+}
+
+/// The scale of a block: see scale_of in packed_states.hpp. The highest number is 1 times the
+/// scale. The lowest is not -1, so that a block whose largest magnitude is that of a negative
+/// number does not contain it. Several scales may give the same lowest number; the smallest of them
+/// is taken.
+__attribute__((always_inline)) inline float scale_of_extremes(float highest,
+                                                              float lowest) noexcept {
+  return chosen(lowest > highest, scale_of_lowest(lowest * kLowestMagnitude), highest);
+}
 
 }  // namespace acc::kernels

@@ -4,48 +4,23 @@
 #include "kernels/packed_codes.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace acc::kernels {
 namespace {
-
-/// Elements that are unpacked at a time; they stay in the L1 cache.
-constexpr std::size_t kChunk = 2048;
-
-/// The smallest scale of which `value` is the lowest number.
-float scale_of_lowest(float value) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  if (!(value > 0.0F && value < kInfinity)) {
-    return value;
-  }
-  float scale = value / kLowestMagnitude;
-  while (scale * kLowestMagnitude < value) {
-    scale = std::nextafter(scale, kInfinity);
-  }
-  for (float below = std::nextafter(scale, 0.0F); below * kLowestMagnitude >= value;
-       below = std::nextafter(scale, 0.0F)) {
-    scale = below;
-  }
-  return scale;
-}
 
 std::size_t states_of(const UpdateStep& step) {
   return std::visit([](const auto& each) { return static_cast<std::size_t>(each.kStates); }, step);
 }
 
-/// States of some elements, unpacked.
+/// States of one block or a part of it, unpacked.
 class Unpacked {
  public:
   /// Unpacks elements [begin, begin + numel) of a range, of which `begin` is the first of a block.
   Unpacked(const PackedRange& range, SignedStates states, std::size_t begin, std::size_t numel)
       : range_(range), states_(states), begin_(begin), numel_(numel) {
-    for_each_block([&](std::size_t at, std::size_t count, std::size_t block) {
-      for (std::size_t i = 0; i < states_.size(); ++i) {
-        kernels().unpack(range_.codes[i] + begin_ + at, states_[i], range_.scales[i][block],
-                         values_[i].data() + at, count);
-      }
-    });
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      kernels().unpack(range_.codes[i] + begin_, states_[i], scale(i), values_[i].data(), numel_);
+    }
   }
 
   void update(const UpdateStep& step, UpdateArrays arrays) {
@@ -56,58 +31,41 @@ class Unpacked {
     kernels().update(step, arrays, 0, numel_);
   }
 
-  [[nodiscard]] Extremes extremes(std::size_t state, std::size_t at, std::size_t count) const {
+  [[nodiscard]] Extremes extremes(std::size_t state) const {
     Extremes found;
-    kernels().extremes(values_[state].data() + at, count, &found.highest, &found.lowest);
+    kernels().extremes(values_[state].data(), numel_, &found.highest, &found.lowest);
     return found;
   }
 
   void pack(std::span<const Extremes> known) {
-    for_each_block([&](std::size_t at, std::size_t count, std::size_t block) {
-      for (std::size_t i = 0; i < states_.size(); ++i) {
-        const float scale = scale_of(known.empty() ? extremes(i, at, count) : known[i]);
-        range_.scales[i][block] = scale;
-        kernels().pack(values_[i].data() + at, states_[i], scale, range_.codes[i] + begin_ + at,
-                       count);
-      }
-    });
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      scale(i) = scale_of(known.empty() ? extremes(i) : known[i]);
+      kernels().pack(values_[i].data(), states_[i], scale(i), range_.codes[i] + begin_, numel_);
+    }
   }
 
  private:
-  template <typename Visit>
-  void for_each_block(const Visit& visit) const {
-    constexpr auto kBlock = static_cast<std::size_t>(kPackedBlock);
-    for (std::size_t at = 0; at < numel_; at += kBlock) {
-      visit(at, std::min(kBlock, numel_ - at), (begin_ + at) / kBlock);
-    }
+  [[nodiscard]] float& scale(std::size_t state) const {
+    return range_.scales[state][begin_ / kPackedBlock];
   }
 
   const PackedRange& range_;
   SignedStates states_;
   std::size_t begin_;
   std::size_t numel_;
-  std::array<std::array<float, kChunk>, kMostStates> values_;  // not initialized
+  std::array<std::array<float, kPackedBlock>, kMostStates> values_;  // not initialized
 };
 
 }  // namespace
 
-// The highest number is 1 times the scale. The lowest is not -1, so that a block whose largest
-// magnitude is that of a negative number does not contain it. Several scales may give the same
-// lowest number; the smallest of them is taken.
 float scale_of(const Extremes& extremes) noexcept {
-  if (extremes.lowest > extremes.highest) {
-    return scale_of_lowest(extremes.lowest * kLowestMagnitude);
-  }
-  return extremes.highest;
+  return scale_of_extremes(extremes.highest, extremes.lowest);
 }
 
 // Without the highest number, the largest magnitude is that of the lowest, which may also be that
 // of a positive number.
 float scale_of_packed(const Extremes& extremes) noexcept {
-  if (extremes.lowest >= extremes.highest) {
-    return scale_of_lowest(extremes.lowest);
-  }
-  return extremes.highest;
+  return extremes.lowest >= extremes.highest ? scale_of_lowest(extremes.lowest) : extremes.highest;
 }
 
 UpdateArrays arrays_from(const UpdateArrays& arrays, std::size_t begin) {
@@ -126,9 +84,11 @@ UpdateArrays arrays_from(const UpdateArrays& arrays, std::size_t begin) {
 void update_packed(const UpdateStep& step, const UpdateArrays& arrays, const PackedRange& range,
                    SignedStates states, std::span<const Extremes> known) {
   const UpdateStep own = adjusted(step, arrays.clip, range.decays);
-  for (std::size_t at = 0; at < range.numel; at += kChunk) {
-    Unpacked part(range, states.first(states_of(step)), at, std::min(kChunk, range.numel - at));
-    part.update(own, arrays_from(arrays, range.begin + at));
+  const std::size_t whole = known.empty() ? range.numel / kPackedBlock * kPackedBlock : 0;
+  kernels().update_packed(own, arrays, range, whole);
+  if (whole < range.numel) {
+    Unpacked part(range, states.first(states_of(step)), whole, range.numel - whole);
+    part.update(own, arrays_from(arrays, range.begin + whole));
     part.pack(known);
   }
 }
@@ -145,7 +105,7 @@ std::array<Extremes, kMostStates> measure_packed(const UpdateStep& step, const U
   part.update(adjusted(step, arrays.clip, range.decays), here);
   std::array<Extremes, kMostStates> found;
   for (std::size_t i = 0; i < states_of(step); ++i) {
-    found[i] = part.extremes(i, 0, range.numel);
+    found[i] = part.extremes(i);
   }
   return found;
 }

@@ -15,10 +15,6 @@
 /// values of the block.
 namespace acc::kernels {
 
-inline constexpr std::int64_t kPackedBlock = 256;
-/// The largest number of states of a rule.
-inline constexpr std::size_t kMostStates = 3;
-
 /// The largest value and the largest negated value of a block, at least 0 each; NaN: an element is.
 struct Extremes {
   float highest = 0.0F;
@@ -35,16 +31,6 @@ struct Extremes {
 float scale_of(const Extremes& extremes) noexcept;
 /// Returns the scale of a block from the extremes of its unpacked values.
 float scale_of_packed(const Extremes& extremes) noexcept;
-
-/// Elements of one parameter in a shard that are updated together: whole blocks, of which the
-/// parameter's last may be shorter, or a part of one block.
-struct PackedRange {
-  std::size_t begin = 0;  ///< in the arrays of the update
-  std::size_t numel = 0;
-  bool decays = true;                              ///< weight decay applies
-  std::array<std::uint8_t*, kMostStates> codes{};  ///< by state, [numel]
-  std::array<float*, kMostStates> scales{};        ///< by state, [number of blocks]
-};
 
 /// States of a rule: true for those that may be negative.
 using SignedStates = std::span<const bool>;

@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -757,6 +758,88 @@ TEST_CASE("states in 8 bits that are unpacked, and packed again, are the same, b
   Extremes extremes;
   acc::kernels::kernels().extremes(broken.data(), 3, &extremes.highest, &extremes.lowest);
   CHECK(std::isnan(acc::kernels::scale_of(extremes)));
+}
+
+TEST_CASE("states in 8 bits: whole blocks are updated as their parts are, in every variant") {
+  // Blocks with usual states, with zeros, and with scales that have no reciprocal; new states that
+  // are all zero, small, or NaN.
+  constexpr std::size_t kBlocks = 6;
+  constexpr auto kBlock = static_cast<std::size_t>(kPackedBlock);
+  const float sizes[kBlocks] = {1.0F, 1e-4F, 0.0F, 1e-22F, 1e-38F, 1.0F};
+  struct Arrays {
+    std::vector<std::uint16_t> halves;
+    std::vector<float> weights;
+    std::array<std::vector<std::uint8_t>, kMostStates> codes = {};
+    std::array<std::vector<float>, kMostStates> scales = {};
+  };
+  std::vector<float> grads = random_values(kBlocks * kBlock, 5);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    grads[i] *= sizes[i / kBlock];
+  }
+  grads.back() = std::nanf("");
+  int rules = 0;
+  for (const UpdateStep& step : acc::test::steps_of_all_rules(3)) {
+    const auto states = static_cast<std::size_t>(acc::test::states_of(step));
+    if (acc::find_optimizer_rule(acc::test::rule_of(step))->coefficient(acc::kStates8Bit) ==
+        nullptr) {
+      CHECK((kernels().packed_updates[step.index()] == nullptr));
+      continue;
+    }
+    CAPTURE(acc::test::rule_of(step));
+    ++rules;
+    Arrays first{.halves = std::vector<std::uint16_t>(grads.size()),
+                 .weights = random_values(grads.size(), 6)};
+    for (std::size_t i = 0; i < states; ++i) {
+      for (std::size_t at = 0; at < grads.size(); ++at) {
+        first.codes[i].push_back(static_cast<std::uint8_t>(at * 37 + i));
+      }
+      first.scales[i].assign(std::begin(sizes), std::end(sizes));
+    }
+    const auto update_of = [&](Arrays& arrays) {
+      return UpdateArrays{.weights = arrays.weights.data(),
+                          .grads = grads.data(),
+                          .first = nullptr,
+                          .second = nullptr,
+                          .rounded = arrays.halves.data()};
+    };
+    Arrays expected = first;
+    for (std::size_t begin = 0; begin < grads.size(); begin += kBlock) {
+      std::vector<float> values[kMostStates];
+      UpdateArrays update = arrays_from(update_of(expected), begin);
+      void** const places[] = {&update.first, &update.second, &update.third};
+      for (std::size_t i = 0; i < states; ++i) {
+        values[i].resize(kBlock);
+        kernels().unpack(&expected.codes[i][begin], i == 0, expected.scales[i][begin / kBlock],
+                         values[i].data(), kBlock);
+        *places[i] = values[i].data();
+      }
+      kernels().update(step, update, 0, kBlock);
+      for (std::size_t i = 0; i < states; ++i) {
+        Extremes found;
+        kernels().extremes(values[i].data(), kBlock, &found.highest, &found.lowest);
+        expected.scales[i][begin / kBlock] = scale_of(found);
+        kernels().pack(values[i].data(), i == 0, scale_of(found), &expected.codes[i][begin],
+                       kBlock);
+      }
+    }
+    for (const Kernels* table : available_kernels()) {
+      CAPTURE(table->name);
+      Arrays got = first;
+      PackedRange range{.numel = grads.size()};
+      for (std::size_t i = 0; i < states; ++i) {
+        range.codes[i] = got.codes[i].data();
+        range.scales[i] = got.scales[i].data();
+      }
+      table->update_packed(step, update_of(got), range, grads.size());
+      CHECK(got.codes == expected.codes);
+      CHECK(got.halves == expected.halves);
+      CHECK(same_bits(got.weights, expected.weights));
+      for (std::size_t i = 0; i < states; ++i) {
+        CHECK(same_bits(got.scales[i], expected.scales[i]));
+      }
+    }
+  }
+  CHECK(rules == 5);
 }
 
 TEST_CASE("updates are bitwise equal in every variant, at any offset, in every dtype") {
