@@ -104,7 +104,7 @@ void sum_coded(BlockCode code, const std::vector<CodedPart>& parts, std::size_t 
 std::shared_ptr<Exchange> sum_coded_parts(GlooRanks& ranks, const RankSum& sum) {
   const BlockCode code = sum.options.code;
   const std::size_t nbytes = kernels::coded_nbytes(code, sum.numel);
-  auto work = ranks.start(sum.number, sum.kind, DType::byte, nbytes);
+  auto work = ranks.start(sum.number, sum.kind, sum.dtype, sum.numel);
   // Received parts in rank order, with this rank's own at its place; then what is sent.
   std::byte* const received = work->scratch(2 * nbytes * ranks.size()).data();
   std::byte* const sent = received + nbytes * ranks.size();
