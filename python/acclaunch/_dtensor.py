@@ -78,12 +78,13 @@ def _may_change(function, keywords):
 
 
 def _change_elements(function, name, tensor, arguments, keywords):
-    """By a whole copy of a DTensor over rows. Collective."""
+    """By a whole copy of a sharded DTensor. Collective."""
     whole = _full_tensor(tensor.detach()).clone()
     arguments, keywords = map_tensors(lambda each: _full_tensor(each.detach()) if isinstance(each, DTensor) else each,
                                       (arguments, keywords))
     function(whole, *arguments, **keywords)
-    _rows.set_rows(tensor, whole)
+    mesh = tensor._spec.mesh
+    _rows.set_rows(tensor, DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False))
     return None if name == "__setitem__" else tensor
 
 
@@ -168,7 +169,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             raise NotSupportedError(f"{name} of a copy of a part of a DTensor, which has the rows of several ranks, "
                                     "would be lost: change the part in the DTensor itself, as in tensor[0] = value")
         if changes and name in _CHANGES_OF_ELEMENTS and not (torch.is_grad_enabled() and first.requires_grad) \
-                and first._spec.placements == _rows.placements_of(first._spec.mesh):
+                and any(each.is_shard() for each in first._spec.placements):
             return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
         plain = [each for each in given if not isinstance(each, DTensor)]
         has_graph = torch.is_grad_enabled()
