@@ -47,8 +47,9 @@ def _full(self, *, grad_placements=None):
 
 def _changes_dtensor(name, arguments, keywords):
     """True for a function such as Tensor.add_ or torch._foreach_add_ of a DTensor, or of a list of them, or with one
-    for its result."""
-    if isinstance(keywords.get("out"), DTensor):
+    for its result, or for the first of several."""
+    out = keywords.get("out")
+    if isinstance(out[0] if isinstance(out, (tuple, list)) and out else out, DTensor):
         return True
     first = arguments[0] if arguments else None
     first = first[0] if isinstance(first, (tuple, list)) and first else first
