@@ -224,6 +224,9 @@ def _set_data(self, value):
     if isinstance(value, torch.Tensor) and value.shape == self.shape:
         value = _rows.distributed(value.detach(), self)
         value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
+    elif isinstance(value, torch.Tensor) and _rows.is_row(self):  # torch would change the shape alone
+        raise NotSupportedError(f"data of shape {[*value.shape]} for a parameter of a sharded module, which has shape "
+                                f"{[*self.shape]}: the engine acc does not support it; change it before fully_shard")
     _data.__set__(self, value)
     if isinstance(value, DTensor):
         self._local_tensor, self._spec = value._local_tensor, value._spec

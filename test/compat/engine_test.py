@@ -854,6 +854,13 @@ def refused(mesh, shard):
     expect(NotSupportedError, "ZeroRedundancyOptimizer on parameters that are divided", zero_redundancy)
     expect(NotImplementedError, "broadcast_", lambda: dist.broadcast(net().head.weight.data, 0))
 
+    def exchanged_data():
+        made = net()
+        made(ids)
+        made.head.weight.data = torch.ones(3, SIZE)
+
+    expect(NotSupportedError, "data of shape [3, 6] for a parameter of a sharded module", exchanged_data)
+
     def for_inputs():
         made = net()
         made(ids).sum().backward(inputs=list(made.head.parameters()))
