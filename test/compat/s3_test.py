@@ -193,34 +193,37 @@ def damage():
     check("verify finds a short object", status == 1, text)
 
 
-def killed():
-    """A job that is killed while it saves leaves no checkpoint; the next one removes what it left."""
+def killed(place, method, number, inner):
+    """A job that is killed in a request of a save leaves no checkpoint; the next one removes what it left."""
     def names():
-        return {key.split("/")[1] for key in keys("killed/")}
+        return {key.split("/")[1] for key in keys(f"{place}/")}
 
-    flags = ["--checkpoint", "s3://bucket/killed", "--checkpoint_every", "1", "--total_limit", "1"]
+    flags = ["--checkpoint", f"s3://bucket/{place}", "--checkpoint_every", "1", "--total_limit", "1"]
     begun = threading.Event()
 
-    def stop_at_manifest(method, path):
-        if method == "PUT" and path.endswith("checkpoint_2/acc_checkpoint.json"):
+    def stop(asked, path):
+        if asked == method and path.endswith(f"checkpoint_{number}/{inner}"):
             begun.set()
             threading.Event().wait(20)  # the launcher is killed meanwhile
             return 503
         return None
 
-    server.fault = stop_at_manifest
+    server.fault = stop
     job = subprocess.Popen(launch(2, "SHARDED_STATE_DICT", *SMALL, "--steps", "9", *flags), stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL, env={**os.environ, **server.environment})
-    check("the third save began", begun.wait(200))
+    check(f"{place}: the save began", begun.wait(200))
     job.send_signal(signal.SIGKILL)
     job.wait()
     server.fault = lambda method, path: None
-    check("it is marked", "killed/checkpoint_2/.acc-unfinished" in keys("killed/"), keys("killed/"))
-    status, text = command("inspect", "s3://bucket/killed/checkpoint_2")
-    check("it is no checkpoint", status == 2 and "was not completed" in text, text)
+    left = f"{place}/checkpoint_{number}"
+    check(f"{place}: it is marked", f"{left}/.acc-unfinished" in keys(f"{place}/"), keys(f"{place}/"))
+    status, text = command("inspect", f"s3://bucket/{left}")
+    check(f"{place}: it is no checkpoint", status == 2 and "was not completed" in text, text)
     status, text = train(2, "--steps", "4", *flags)
-    check("goes on from the second", status == 0 and "resuming from step 2" in text, text)
-    check("one remains", len(names()) == 2 and not [key for key in keys("killed/") if "unfinished" in key], names())
+    check(f"{place}: goes on from the one before", status == 0 and
+          ("resuming" in text) == (number > 0) and (number == 0 or f"resuming from step {number}" in text), text)
+    check(f"{place}: one remains",
+          len(names()) == 2 and not [key for key in keys(f"{place}/") if "unfinished" in key], names())
 
 
 with tempfile.TemporaryDirectory() as name:
@@ -232,8 +235,10 @@ with tempfile.TemporaryDirectory() as name:
     boto = boto3.client("s3", endpoint_url=server.endpoint, region_name=REGION, aws_access_key_id=KEY,
                         aws_secret_access_key=SECRET)
     boto.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": REGION})
-    for part in (saves_and_loads, series, conversions, large, refusals, damage, killed):
+    for part in (saves_and_loads, series, conversions, large, refusals, damage):
         part()
+    for row in (("killed", "PUT", 2, "acc_checkpoint.json"), ("marked", "DELETE", 0, ".acc-unfinished")):
+        killed(*row)
     check("signatures", not server.wrong_signatures or
           all("large" in path for _, path in server.wrong_signatures), server.wrong_signatures)
     check("no folder of that name on this machine", not Path("s3:").exists())

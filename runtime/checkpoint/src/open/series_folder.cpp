@@ -6,6 +6,7 @@
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/files/atomic_folder.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/input_path.hpp"
 #include "acc/checkpoint/files/manifest.hpp"
 
 #include <algorithm>
@@ -52,11 +53,13 @@ bool is_left_behind(std::string_view name) {
 
 // True if the checkpoint is complete. Ours get their name only when they are; Accelerate's have no
 // manifest, and count if their model is there.
-// Objects of a save that was killed stay under its name, so that only the manifest tells.
+// Objects of a save that was killed stay under its name, so that only the manifest tells, and the
+// mark that the save removes last.
 bool is_complete(const fs::path& checkpoint) {
   const InputPath opened = checkpoint;
-  return (opened / kManifestFile).is_file() ||
-         (!is_object(checkpoint) && accelerate::find_model(opened, 0).has_value());
+  const bool has_manifest = (opened / kManifestFile).is_file();
+  return is_object(checkpoint) ? has_manifest && !(opened / kUnfinishedMark).is_file()
+                               : has_manifest || accelerate::find_model(opened, 0).has_value();
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
