@@ -81,8 +81,8 @@ Runtime Runtime::from_environment() {
 
 Runtime Runtime::from_settings(const settings::RuntimeSettings& settings) {
   return described(Runtime(make_own<detail::RuntimeState>(
-      settings, [number = collectives::next_runtime()](
-                    const settings::WorkerIdentity& identity, std::stop_token stop) {
+      settings, [number = collectives::next_runtime()](const settings::WorkerIdentity& identity,
+                                                       std::stop_token stop) {
         return std::shared_ptr(collectives::connect_store(identity, number, std::move(stop)));
       })));
 }

@@ -116,7 +116,7 @@ class RuntimeState {
   std::optional<std::uint32_t> last_background_;   ///< number of the save that it was last
   std::optional<std::string> background_failure_;  ///< not reported yet
   ConnectStore connect_;
-  std::shared_ptr<MembershipPage> page_;           ///< null: the launcher has none
+  std::shared_ptr<MembershipPage> page_;  ///< null: the launcher has none
   void open_page();
   void connect();
   std::uint32_t epoch_ = 0;

@@ -503,7 +503,7 @@ TEST_CASE_FIXTURE(Fixture, "machines keep their ranks, and a new one gets that o
   CHECK(round.round == 1);
   CHECK(round.restart_count == 0);
   CHECK(round.store_host == "10.0.0.5");
-  CHECK(round.store_port == 3005);
+  CHECK(round.store_port == 2005);
   world.lose(3);
   report({5, 4});
   rejoin({4, 5});

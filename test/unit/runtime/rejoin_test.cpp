@@ -317,6 +317,8 @@ TEST_CASE("ranks go on in their processes when another one is killed and replace
   };
   Job copies = job_of(Strategy::full_shard, 2);
   copies.copy_gathers = true;
+  Job beside = job_of(Strategy::full_shard, 2);
+  beside.sharding.save_async = true;
   const std::vector<Layout> layouts = {
       {"shm, all places",
        job_of(Strategy::full_shard, 3),
@@ -331,6 +333,7 @@ TEST_CASE("ranks go on in their processes when another one is killed and replace
       {"replicas", job_of(Strategy::no_shard, 2), {{{1, 4, Place::before_step}}}},
       {"hybrid", job_of(Strategy::hybrid_shard, 4), {{{3, 5, Place::backward}}}},
       {"copied gathers", copies, {{{1, 4, Place::backward}}}},
+      {"saves beside the training", beside, {{{1, 3, Place::while_peers_save}}}},
       {"gloo", job_of(Strategy::full_shard, 2, 2), {{{1, 4, Place::backward}}}},
       {"hierarchical",
        job_of(Strategy::full_shard, 4, 2),
