@@ -346,10 +346,19 @@ class RowModel(Model):
             for member in unit.members:
                 member.adopt()
         self.check_parameters()
+        self._note_changes()
         self.versions = [each.working._version for each in self.rows]
         self.library.model_publish(self.handle)
         for unit in whole:
             unit.open_whole()
+
+    def _note_changes(self):
+        """Lets autograd refuse a backward that needs values from before a change of rows, such as an optimizer's step,
+        as it does with parameters that are not sharded."""
+        for member in self.rows:
+            if member.own._version != member.seen:
+                member.seen = member.own._version
+                torch.autograd.graph.increment_version(member.working)
 
     def publish_if_idle(self):
         if not any(unit.forwards or unit.backwards or unit.whole is not None for unit in self.units):
@@ -402,8 +411,8 @@ class RowModel(Model):
         for member, version in zip(self.rows, self.versions):
             if member.working._version != version:
                 raise NotSupportedError(
-                    f"the forward of {type(self.module).__name__} changed its parameter '{member.names[0]}' in place, as "
-                    "torch.nn.Embedding with max_norm does: the engine acc does not support it; change parameters "
+                    f"the forward of {type(self.module).__name__} changed its parameter '{member.names[0]}' in place, "
+                    "as torch.nn.Embedding with max_norm does: the engine acc does not support it; change parameters "
                     "between forwards")
 
     def leave_forward(self, forward):
@@ -436,6 +445,7 @@ class RowModel(Model):
 
     def enter_backward(self, use):
         if self.backwards is None:
+            self._note_changes()
             for unit in self.units:
                 unit.reshard()
                 unit.hold_gradients(unit.state.holds_gradients())

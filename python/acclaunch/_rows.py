@@ -78,7 +78,9 @@ def set_rows(parameter, whole):
         own = whole.redistribute(parameter.device_mesh, parameter.placements)._local_tensor
     else:
         own = own_rows(whole, parameter.device_mesh)
-    parameter._local_tensor.copy_(own)
+    local = parameter._local_tensor
+    if not torch.equal(local, own.to(local)):  # else autograd would take notice of a change
+        local.copy_(own)
 
 
 @torch.no_grad()

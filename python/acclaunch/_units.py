@@ -121,6 +121,7 @@ class Member:
         self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
         self.written = None  # the one of them that the last backward has written
+        self.seen = 0  # by rows: the version of the values that forwards compute with
 
     def put(self, parameter):
         put(self.slots, parameter)
@@ -139,13 +140,16 @@ class GatheredMemory:
         found = self.members.get(tensor.untyped_storage().data_ptr())
         if found is None:
             return tensor
-        return (*found, tensor.size(), tensor.stride(), tensor.storage_offset())
+        return (*found, found[1].seen, tensor.size(), tensor.stride(), tensor.storage_offset())
 
     @staticmethod
     def unpack(saved):
         if isinstance(saved, torch.Tensor):
             return saved
-        unit, member, size, stride, offset = saved
+        unit, member, seen, size, stride, offset = saved
+        if seen != member.seen:  # as torch says of parameters that are not sharded
+            raise RuntimeError(f"one of the variables needed for gradient computation has been modified by an inplace "
+                               f"operation: parameter '{member.names[0]}'")
         unit.require_backward(member)
         return member.working.detach().as_strided(size, stride, offset)
 
