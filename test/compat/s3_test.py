@@ -174,9 +174,15 @@ def refusals():
     (folder / ".aws").mkdir()
     (folder / ".aws/credentials").write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
                                              f"aws_session_token = {server.environment['AWS_SESSION_TOKEN']}\n")
-    (folder / ".aws/config").write_text(f"[default]\nregion = {REGION}\n")
+    # As the AWS CLI writes them: settings of services are indented, and have the same keys.
+    nested = "[services local]\ns3 =\n  endpoint_url = http://a\ndynamodb =\n  endpoint_url = http://b\n"
+    (folder / ".aws/config").write_text(f"{nested}[default]\nregion = {REGION}\ns3 =\n  a = 1\n  a = 2\n")
     status, text = command("inspect", source, AWS_SECRET_ACCESS_KEY="", AWS_REGION="", HOME=str(folder))
     check("keys from files", status == 0, text)
+    (folder / ".aws/config").write_text(f"{nested}[default]\nservices = local\n")
+    status, text = command("inspect", source, HOME=str(folder), AWS_ENDPOINT_URL="", AWS_ENDPOINT_URL_S3="")
+    check("services of a profile", status == 2 and "profile default has the key services" in text, text)
+    (folder / ".aws/config").unlink()
     (folder / ".aws/credentials").write_text("[default\n")
     status, text = command("inspect", source, AWS_SECRET_ACCESS_KEY="", HOME=str(folder))
     check("a damaged file of keys", status == 2 and ".aws/credentials, line 1" in text, text)

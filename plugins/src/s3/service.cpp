@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
 #include <initializer_list>
+#include <sstream>
 #include <stdexcept>
 
 namespace acc::s3 {
@@ -15,18 +17,32 @@ namespace {
 namespace fs = std::filesystem;
 using Document = boost::property_tree::ptree;
 
-/// Returns a section of a file; an empty one if the file or the section is not there.
-Document section_of(const fs::path& file, const std::string& name) {
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) {
-    return {};
+/// The lines of a section; all others are empty. Indented lines belong to a key above them, which
+/// is of no use here, and several keys may have the same ones.
+std::stringstream lines_of(std::istream& file, const std::string& name) {
+  std::stringstream found;
+  bool is_inside = false;
+  for (std::string line; std::getline(file, line); found << '\n') {
+    if (line.starts_with('[')) {
+      is_inside = line.substr(1, line.find(']') - 1) == name;
+    }
+    if (is_inside && !line.starts_with(' ') && !line.starts_with('\t')) {
+      found << line;
+    }
   }
+  return found;
+}
+
+/// Returns a section of a file; an empty one if the file or the section is not there.
+Document section_of(const fs::path& path, const std::string& name) {
+  std::ifstream file(path);
   Document document;
   try {
-    boost::property_tree::read_ini(file.string(), document);
+    std::stringstream lines = lines_of(file, name);
+    boost::property_tree::read_ini(lines, document);
   } catch (const boost::property_tree::ini_parser_error& error) {
     throw std::runtime_error(
-        fmt::format("{}, line {}: {}", file.string(), error.line(), error.message()));
+        fmt::format("{}, line {}: {}", path.string(), error.line(), error.message()));
   }
   const auto found = document.find(name);
   return found == document.not_found() ? Document() : found->second;
@@ -80,6 +96,12 @@ Service find_service(VariableOf& variable_of) {
   Service service;
   service.endpoint = variable({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"});
   fill(service.endpoint, value_of(config, "endpoint_url"));
+  if (service.endpoint.empty() && !value_of(config, "services").empty()) {
+    throw std::runtime_error(fmt::format(
+        "{}: profile {} has the key services, whose sections are not read: set endpoint_url in the "
+        "profile, or AWS_ENDPOINT_URL_S3",
+        config_file, profile));
+  }
   while (service.endpoint.ends_with('/')) {
     service.endpoint.pop_back();
   }
