@@ -216,8 +216,13 @@ ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", St
 ParameterShard = sized("ParameterShard", ("name", c.c_char_p), ("offset", c.c_int64),
                        ("numel", c.c_int64), ("weight_decay", c.c_int32), ("dtype", c.c_int32),
                        ("in_host_memory", c.c_int32), ("weights", c.c_void_p),
-                       ("gradient", c.c_void_p), ("gives_gradient", c.c_int32))
+                       ("gradient", c.c_void_p), ("gives_gradient", c.c_int32), ("states", c.POINTER(c.c_void_p)),
+                       ("num_states", c.c_size_t))
 ShardsFunction = c.CFUNCTYPE(c.c_int, c.POINTER(ParameterShard), c.c_size_t, c.c_void_p)
+OwnedMatrix = sized("OwnedMatrix", ("name", c.c_char_p), ("rows", c.c_int64), ("columns", c.c_int64),
+                    ("step", c.c_int64), ("lr", c.c_double), ("weight_decay", c.c_double), ("values", c.c_void_p),
+                    ("states", c.POINTER(c.c_void_p)), ("num_states", c.c_size_t))
+MatrixFunction = c.CFUNCTYPE(c.c_int, c.POINTER(OwnedMatrix), c.c_void_p)
 StepInfo = sized("StepInfo", ("step", c.c_int64), ("grad_norm", c.c_double),
                  ("clip_coefficient", c.c_double), ("lr", c.c_double), ("loss_scale", c.c_double),
                  ("skipped", c.c_int32), ("skipped_steps", c.c_int64), ("tiles", c.c_int64))
@@ -295,6 +300,9 @@ _CALLS = {
                             c.POINTER(ParameterGroup), _SIZE, _POINTERS),
     "acc_optimizer_from_settings": (_POINTER, _POINTERS),
     "acc_optimizer_program": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
+    "acc_optimizer_program_states": (_POINTER, ShardsFunction, c.c_void_p, Strings, _SIZE, _POINTERS),
+    "acc_optimizer_matrices": (_POINTER, MatrixFunction, c.c_void_p, Strings, _INTS, _SIZE, _TEXT, Strings, _DOUBLES,
+                               _SIZE, c.POINTER(ParameterGroup), _SIZE, _POINTERS),
     "acc_optimizer_set_rule_settings": (_POINTER, _TEXT),
     "acc_optimizer_shards": (_POINTER, ShardsFunction, c.c_void_p),
     "acc_model_shards": (_POINTER, ShardsFunction, c.c_void_p),

@@ -10,14 +10,15 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, LrScheduleConfig,
+from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, LrScheduleConfig, MatrixFunction,
                                 NotSupportedError, ParameterGroup, ShardsFunction, StepInfo, callback, library, real,
                                 text)
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
 __all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Adafactor",
-           "AdafactorTransformers", "SOAP", "Shampoo", "Optimizer", "Step",
+           "AdafactorTransformers", "SOAP", "Shampoo", "UpdateRule", "MatrixRule", "Shard", "OwnedMatrix", "Optimizer",
+           "Step",
            "TorchOptimizer", "optimizer_from_settings"]
 
 # Schedules by name, with values of their own (docs/sharding.md, "Schedules").
@@ -336,6 +337,104 @@ class TorchOptimizer(Optimizer):
                               "parameters: resume with the same number of ranks and the same strategy, "
                               "or load the weights alone with acc.load_weights")
         self.torch.load_state_dict(saved["state"])
+
+
+class Shard(typing.NamedTuple):
+    """This rank's part of a trained parameter, from element `offset` on: tensors with one dimension, possibly without
+    elements. gradient: the mean over ranks and micro-steps, unscaled and clipped, float32; None if the step leaves the
+    parameter as it is. states: float32, by their names. weight_decay: False if the parameter is declared without."""
+    name: str
+    offset: int
+    weight_decay: bool
+    weights: torch.Tensor
+    gradient: torch.Tensor | None
+    states: dict
+
+
+class OwnedMatrix(typing.NamedTuple):
+    """A parameter with two dimensions on the one rank that owns it, in host memory, float32. values: the gradient, as
+    in Shard, which the rule replaces by the update: the weights become (1 - lr * weight_decay) * weights - lr *
+    values. step: from 1. states: by their names, from 0."""
+    name: str
+    step: int
+    lr: float
+    weight_decay: float
+    values: torch.Tensor
+    states: dict
+
+
+def _names(states):
+    return (c.c_char_p * len(states))(*(text(each, "a name in states") for each in states))
+
+
+class UpdateRule(Optimizer):
+    """An optimizer whose update is a function of the program, element by element: update(shards) changes the weights
+    and the states of a list of Shard in place, in each step. states: names of values that the runtime keeps for each
+    element, from 0; checkpoints hold them, and are resumed on any number of ranks. Reduction, mean, clipping and loss
+    scale are the runtime's; rates are the program's. Must not use the runtime. Collective."""
+
+    def __init__(self, module, update, states=()):
+        names = list(states)
+
+        def run(shards, count, _):
+            with torch.no_grad():
+                update([self._shard(each, names) for each in shards[:count]])
+
+        self._device = model_of(module).device
+        self._function = callback(ShardsFunction, run)
+        super().__init__(module, library().make("optimizer_program_states", model_of(module).handle, self._function,
+                                                library().callback_context, _names(names), len(names)))
+
+    def _shard(self, shard, names):
+        device = torch.device("cpu") if shard.in_host_memory else self._device
+
+        def tensor(address, dtype):
+            return view(address, torch.Size((shard.numel,)), dtype, device) if shard.numel else \
+                torch.empty(0, dtype=dtype, device=device)
+
+        return Shard(shard.name.decode(), shard.offset, bool(shard.weight_decay),
+                     tensor(shard.weights, DTYPES[shard.dtype]),
+                     None if shard.gradient is None else tensor(shard.gradient, torch.float32),
+                     {name: tensor(shard.states[number], torch.float32) for number, name in enumerate(names)})
+
+
+_MATRIX_STATES = {"whole": lambda rows, columns: (rows, columns), "rows": lambda rows, columns: (rows,),
+                  "columns": lambda rows, columns: (columns,), "rows_by_rows": lambda rows, columns: (rows, rows),
+                  "columns_by_columns": lambda rows, columns: (columns, columns)}
+
+
+class MatrixRule(Optimizer):
+    """An optimizer with a rule of the program for parameters with two dimensions: update(matrix) changes an OwnedMatrix
+    in place, in each step, on the rank that owns it. states: names of values of a matrix, with their shapes: "whole",
+    "rows", "columns", "rows_by_rows" or "columns_by_columns"; checkpoints hold them, and are resumed on any number of
+    ranks. The result is the same in every strategy. The other parameters, and those of groups with "matrices": False,
+    have the rule `others` ("adamw", "adam" or "lion") with its `coefficients`, of which lr and weight_decay are the
+    matrices' too. Must not use the runtime. Collective. Raises NotSupportedError on a GPU, unless the optimizer is
+    offloaded."""
+
+    def __init__(self, module, update, states=None, others="adamw", groups=(), **coefficients):
+        states = dict(states or {})
+        unknown = {shape for shape in states.values() if shape not in _MATRIX_STATES}
+        if unknown:
+            raise InvalidArgumentError(f"MatrixRule: unknown shapes {sorted(map(str, unknown))} of states, expected "
+                                       f"{', '.join(_MATRIX_STATES)}")
+
+        def run(given, _):
+            own, cpu = given[0], torch.device("cpu")
+            values = {name: view(own.states[number], torch.Size(_MATRIX_STATES[shape](own.rows, own.columns)),
+                                 torch.float32, cpu) for number, (name, shape) in enumerate(states.items())}
+            with torch.no_grad():
+                update(OwnedMatrix(own.name.decode(), own.step, own.lr, own.weight_decay, view(
+                    own.values, torch.Size((own.rows, own.columns)), torch.float32, cpu), values))
+
+        self._function = callback(MatrixFunction, run)
+        shapes = [list(_MATRIX_STATES).index(each) for each in states.values()]
+        values = [real(value, name) for name, value in coefficients.items()]
+        super().__init__(module, library().make(
+            "optimizer_matrices", model_of(module).handle, self._function, library().callback_context, _names(states),
+            (c.c_int * len(shapes))(*shapes), len(shapes), text(others, "others"),
+            (c.c_char_p * len(values))(*(name.encode() for name in coefficients)), (c.c_double * len(values))(*values),
+            len(values), *_groups(groups)))
 
 
 def _named(module, name, groups, **coefficients):

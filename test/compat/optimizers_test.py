@@ -306,6 +306,36 @@ OPTIMIZERS["Shampoo"] = (
     ours("Shampoo", SHAMPOO | {"precondition_frequency": 3, "groups": NOT_MATRICES}), 2e-5)
 
 
+SGD = {"lr": 0.05, "momentum": 0.9}
+
+
+def momentum_rule(shards):
+    for each in shards:
+        each.states["velocity"].mul_(SGD["momentum"]).add_(each.gradient)
+        each.weights.sub_(each.states["velocity"], alpha=SGD["lr"])
+
+
+def shampoo_rule(matrix):
+    """FormulaOfShampoo, as a function of one matrix."""
+    own, grad = matrix.states, matrix.values.double()
+    roots = []
+    for side, gram in (("left", grad @ grad.T), ("right", grad.T @ grad)):
+        own[side] += gram if matrix.step > 1 else gram + 1e-4 * torch.eye(len(gram))
+        values, vectors = torch.linalg.eigh(own[side].double())
+        roots.append(vectors @ torch.diag(values.clamp(min=1e-4) ** -0.25) @ vectors.T)
+    own["velocity"].mul_(SHAMPOO["momentum"]).add_(roots[0] @ grad @ roots[1])
+    matrix.values.copy_(own["velocity"])
+
+
+OPTIMIZERS["a rule of the program"] = (
+    torchs("SGD", SGD), lambda acc, model: acc.UpdateRule(model, momentum_rule, states=["velocity"]), 2e-5)
+OPTIMIZERS["a rule of the program for matrices"] = (
+    lambda model: FormulaOfShampoo(model.named_parameters(), **SHAMPOO | {"adam_lr": SHAMPOO["lr"]}, frequency=1),
+    lambda acc, model: acc.MatrixRule(
+        model, shampoo_rule, {"left": "rows_by_rows", "right": "columns_by_columns", "velocity": "whole"},
+        groups=NOT_MATRICES, lr=SHAMPOO["lr"], weight_decay=SHAMPOO["weight_decay"]), 2e-5)
+
+
 # A value halfway between two numbers of 8 bits is rounded by the last bit of a gradient, which depends on the number of
 # ranks. States in float32 change the weights by 3e-3 and more.
 for name in ("AdamW", "Lion"):

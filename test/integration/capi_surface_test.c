@@ -31,7 +31,8 @@ typedef struct Program {
   acc_optimizer* optimizer;
 } Program;
 
-static Program create_with(acc_runtime* runtime, int by_rows) {
+/* dimensions: of the weight. */
+static Program create_with(acc_runtime* runtime, int by_rows, size_t dimensions) {
   Program p = {.runtime = runtime};
   acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
   config.seed = 7;
@@ -40,8 +41,8 @@ static Program create_with(acc_runtime* runtime, int by_rows) {
   EXPECT_OK(acc_model_root(p.model, "linear", "Linear", &p.unit));
   acc_parameter_config ones = ACC_PARAMETER_CONFIG_INITIALIZER;
   ones.a = 1.0F;
-  const int64_t shape[] = {kWeights};
-  EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 1, &ones, &p.weight));
+  const int64_t shape[] = {kWeights, 1};
+  EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, dimensions, &ones, &p.weight));
   EXPECT_OK(acc_unit_tie(p.unit, "head.weight", p.weight));
   const int64_t biases[] = {kBiases};
   EXPECT_OK(acc_unit_parameter(p.unit, "bias", biases, 1, NULL, &p.bias));
@@ -51,7 +52,7 @@ static Program create_with(acc_runtime* runtime, int by_rows) {
 }
 
 static Program create(acc_runtime* runtime) {
-  return create_with(runtime, 0);
+  return create_with(runtime, 0, 1);
 }
 
 static void destroy(Program* p) {
@@ -318,6 +319,37 @@ static int subtract_half(const acc_parameter_shard* shards, size_t count, void* 
   return 0;
 }
 
+/* Momentum of 0.5 in the first state. */
+static int subtract_velocity(const acc_parameter_shard* shards, size_t count, void* context) {
+  (void)context;
+  for (size_t i = 0; i < count; ++i) {
+    if (shards[i].num_states != 1) {
+      return 1;
+    }
+    for (int64_t j = 0; j < shards[i].numel; ++j) {
+      float* const velocity = shards[i].states[0] + j;
+      *velocity = 0.5F * *velocity + shards[i].gradient[j];
+      ((float*)shards[i].weights)[j] -= 0.25F * *velocity;
+    }
+  }
+  return 0;
+}
+
+/* Counts its steps in the state, and divides by them. */
+static int by_steps(const acc_owned_matrix* matrix, void* context) {
+  if (matrix->num_states != 1 || matrix->rows * matrix->columns != kWeights) {
+    return 1;
+  }
+  *(int64_t*)context += 1;
+  for (int64_t i = 0; i < matrix->rows; ++i) {
+    matrix->states[0][i] += 1.0F;
+    for (int64_t j = 0; j < matrix->columns; ++j) {
+      matrix->values[i * matrix->columns + j] = matrix->states[0][i];
+    }
+  }
+  return 0;
+}
+
 static int find_weight(const acc_parameter_shard* shards, size_t count, void* context) {
   EXPECT(count == 2 && strcmp(shards[0].name, "linear.weight") == 0);
   EXPECT(shards[0].dtype == ACC_FLOAT32 && shards[0].in_host_memory == 1);
@@ -456,6 +488,53 @@ static void expect_program_rule(acc_runtime* runtime) {
   destroy(&p);
 }
 
+static acc_step_info two_steps(Program* p) {
+  acc_step_info info = ACC_STEP_INFO_INITIALIZER;
+  for (int made = 0; made < 2; ++made) {
+    for (int i = 0; i < acc_runtime_gradient_accumulation_steps(p->runtime); ++i) {
+      micro_step(p, 1.0F);
+    }
+    EXPECT_OK(acc_optimizer_step(p->optimizer, &info));
+  }
+  return info;
+}
+
+static void expect_states_of_program_rules(acc_runtime* runtime) {
+  Program p = create(runtime);
+  const char* states[] = {"velocity", "step"};
+  EXPECT(acc_optimizer_program_states(p.model, subtract_velocity, NULL, states, 2, &p.optimizer) ==
+         ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "names the state 'step'") != NULL);
+  EXPECT_OK(
+      acc_optimizer_program_states(p.model, subtract_velocity, NULL, states, 1, &p.optimizer));
+  const float first = value(&p, p.weight);
+  EXPECT(two_steps(&p).step == 2);
+  EXPECT(near(value(&p, p.weight), first - 0.25F * 1.0F - 0.25F * 1.5F));
+  destroy(&p);
+}
+
+static void expect_matrix_rule(acc_runtime* runtime) {
+  Program p = create_with(runtime, 0, 2);
+  const char* states[] = {"count"};
+  const char* names[] = {"lr", "weight_decay"};
+  const double values[] = {0.125, 0.0};
+  int shape = 7;
+  int64_t calls = 0;
+  EXPECT(acc_optimizer_matrices(p.model, by_steps, &calls, states, &shape, 1, "adamw", names,
+                                values, 2, NULL, 0, &p.optimizer) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "shapes[0]") != NULL);
+  shape = ACC_MATRIX_STATE_ROWS;
+  EXPECT(acc_optimizer_matrices(p.model, by_steps, &calls, states, &shape, 1, "lamb", names, values,
+                                2, NULL, 0, &p.optimizer) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_optimizer_matrices(p.model, by_steps, &calls, states, &shape, 1, "adamw", names,
+                                   values, 2, NULL, 0, &p.optimizer));
+  const float first = value(&p, p.weight);
+  EXPECT(two_steps(&p).step == 2);
+  EXPECT(near(value(&p, p.weight), first - 0.125F * (1.0F + 2.0F)));
+  EXPECT(calls == 0 || calls == 2);
+  destroy(&p);
+}
+
 /* Notes the number of elements. Fails unless rows begin and end as those of torch.chunk do. */
 static int check_rows(const acc_parameter_shard* shards, size_t count, void* context) {
   acc_runtime* const runtime = ((Program*)context)->runtime;
@@ -475,7 +554,7 @@ static int check_rows(const acc_parameter_shard* shards, size_t count, void* con
 
 /* A program that updates shards of rows itself, with more micro-steps than the settings say. */
 static void expect_rows(acc_runtime* runtime) {
-  Program p = create_with(runtime, 1);
+  Program p = create_with(runtime, 1, 1);
   EXPECT(acc_model_shards(p.model, NULL, NULL) == ACC_INVALID_ARGUMENT);
   EXPECT_OK(acc_model_shards(p.model, check_rows, &p));
   for (int i = 0; i < 2; ++i) {
@@ -834,6 +913,8 @@ int main(void) {
   expect_failing_functions(runtime);
   expect_children_without_a_part(runtime);
   expect_program_rule(runtime);
+  expect_states_of_program_rules(runtime);
+  expect_matrix_rule(runtime);
   expect_rows(runtime);
   expect_unwanted_gradients(runtime);
   expect_buffers_and_kept(runtime);

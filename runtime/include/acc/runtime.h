@@ -578,6 +578,8 @@ typedef struct acc_parameter_shard {
   float* gradient; /* [numel]; null outside of a step, and of a parameter that the step leaves
                       as it is (acc_unit_set_requires_grad) */
   int32_t gives_gradient; /* 1: `kept` of acc_model_take_gradients owns the gradient's memory */
+  float* const* states;   /* [num_states] of acc_optimizer_program_states, each [numel] */
+  size_t num_states;
 } acc_parameter_shard;
 
 /* Gets the shards of all trained parameters. Not 0: it failed. Must not use the runtime. */
@@ -591,6 +593,53 @@ typedef int (*acc_shards_function)(const acc_parameter_shard* shards, size_t num
  */
 ACC_API acc_status acc_optimizer_program(acc_model* model, acc_shards_function update,
                                          void* context, acc_optimizer** optimizer) ACC_NOEXCEPT;
+/* The same with values that the library keeps for each element of a parameter: float32, from 0, in
+ * the memory of the weights, sharded as they are, and in checkpoints. states: [num_states] names.
+ */
+ACC_API acc_status acc_optimizer_program_states(acc_model* model, acc_shards_function update,
+                                                void* context, const char* const* states,
+                                                size_t num_states,
+                                                acc_optimizer** optimizer) ACC_NOEXCEPT;
+/* A matrix on the one rank that owns it, in host memory. */
+typedef struct acc_owned_matrix {
+  size_t size;
+  const char* name;
+  int64_t rows;
+  int64_t columns;
+  int64_t step; /* number of the step, from 1 */
+  double lr;
+  double weight_decay;  /* 0 also if the parameter was declared without */
+  float* values;        /* [rows][columns]: the gradient, mean over ranks and micro-steps, unscaled
+                           and clipped */
+  float* const* states; /* [num_states], from 0 */
+  size_t num_states;
+} acc_owned_matrix;
+
+/* Replaces `values` by the update: the weights become (1 - lr * weight_decay) * weights - lr *
+ * values. Not 0: it failed. Must not use the runtime. */
+typedef int (*acc_matrix_function)(const acc_owned_matrix* matrix, void* context);
+
+/* Shape of a value that the library keeps of a matrix [rows, columns] */
+enum {
+  ACC_MATRIX_STATE_WHOLE = 0,   /* [rows, columns] */
+  ACC_MATRIX_STATE_ROWS = 1,    /* [rows] */
+  ACC_MATRIX_STATE_COLUMNS = 2, /* [columns] */
+  ACC_MATRIX_STATE_ROWS_BY_ROWS = 3,
+  ACC_MATRIX_STATE_COLUMNS_BY_COLUMNS = 4
+};
+
+/* Makes an optimizer with a rule of the program for parameters with two dimensions; the rule
+ * `others` ("adamw", "adam" or "lion") with the coefficients `names`, `values`, as in
+ * acc_optimizer_named, updates the other ones, and gives the matrices their rate and decay. states,
+ * shapes: [num_states] names and shapes of values that the library keeps of each matrix; they are
+ * in checkpoints. update, context: outlive the optimizer. */
+ACC_API acc_status acc_optimizer_matrices(acc_model* model, acc_matrix_function update,
+                                          void* context, const char* const* states,
+                                          const int* shapes, size_t num_states, const char* others,
+                                          const char* const* names, const double* values,
+                                          size_t num_coefficients,
+                                          const acc_parameter_group* groups, size_t num_groups,
+                                          acc_optimizer** optimizer) ACC_NOEXCEPT;
 /* Sets what all ranks must have in common in the program's rule: a line "name=value" per setting.
  * The next steps compare it. ACC_INVALID_ARGUMENT: the rule is not the program's. */
 ACC_API acc_status acc_optimizer_set_rule_settings(acc_optimizer* optimizer,

@@ -386,6 +386,8 @@ class ACC_API Model {
   /// Throws Error(not_supported) also if the settings ask for stochastic rounding, which is part of
   /// the other rules.
   Optimizer optimizer(const ProgramRule& rule);
+  /// Throws Error(not_supported) also if the optimizer runs on a GPU.
+  Optimizer optimizer(const MatrixRule& rule, const std::vector<ParameterGroup>& groups = {});
   /// Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and
   /// `scheduler` of a DeepSpeed file). Throws Error(config) if it chooses no optimizer,
   /// Error(not_supported) if this library does not have it.

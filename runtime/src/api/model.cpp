@@ -143,6 +143,13 @@ Optimizer Model::optimizer(const ProgramRule& rule) {
   return Optimizer(made(state_, rule));
 }
 
+Optimizer Model::optimizer(const MatrixRule& rule, const std::vector<ParameterGroup>& groups) {
+  if (!rule.update) {
+    throw Error(Errc::invalid_argument, "MatrixRule::update must be set");
+  }
+  return Optimizer(made(state_, rule, groups));
+}
+
 Optimizer Model::optimizer_from_settings() {
   const settings::ShardingSettings& asked = mine(state_).context().settings.sharding;
   const StepSchedule schedule = optim::schedule_of(asked.schedule);

@@ -94,13 +94,43 @@ void pass(acc_shards_function function, void* context,
                       .in_host_memory = each.in_host_memory,
                       .weights = each.weights,
                       .gradient = each.gradient,
-                      .gives_gradient = each.gradient_memory ? 1 : 0});
+                      .gives_gradient = each.gradient_memory ? 1 : 0,
+                      .states = each.states.data(),
+                      .num_states = each.states.size()});
   }
   int status = 0;
   call_program(context, [&] { status = function(passed.data(), passed.size(), context); });
   if (status != 0 && context != acc_callback_context()) {
     throw Error(Errc::process, "the program's function for shards failed");
   }
+}
+
+/// The same with a matrix.
+void pass(acc_matrix_function function, void* context, const acc::OwnedMatrix& of) {
+  const acc_owned_matrix matrix{.size = sizeof(acc_owned_matrix),
+                                .name = of.name.c_str(),
+                                .rows = of.rows,
+                                .columns = of.columns,
+                                .step = of.step,
+                                .lr = of.lr,
+                                .weight_decay = of.weight_decay,
+                                .values = of.values,
+                                .states = of.states.data(),
+                                .num_states = of.states.size()};
+  int status = 0;
+  call_program(context, [&] { status = function(&matrix, context); });
+  if (status != 0 && context != acc_callback_context()) {
+    throw Error(Errc::process, "the program's function for the matrix " + of.name + " failed");
+  }
+}
+
+/// texts: [count].
+std::vector<std::string> strings_of(const char* const* texts, std::size_t count, const char* name) {
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    all.push_back(string_of((&required(texts, name))[i], name));
+  }
+  return all;
 }
 
 /// names, values: [count].
@@ -173,6 +203,12 @@ acc_status acc_optimizer_named(acc_model* model, const char* name, const char* c
 
 acc_status acc_optimizer_program(acc_model* model, acc_shards_function update, void* context,
                                  acc_optimizer** optimizer) noexcept {
+  return acc_optimizer_program_states(model, update, context, nullptr, 0, optimizer);
+}
+
+acc_status acc_optimizer_program_states(acc_model* model, acc_shards_function update, void* context,
+                                        const char* const* states, size_t num_states,
+                                        acc_optimizer** optimizer) noexcept {
   return guarded([&] {
     acc_optimizer*& result = required(optimizer, "optimizer");
     const acc_shards_function function = &required(update, "update");
@@ -180,8 +216,34 @@ acc_status acc_optimizer_program(acc_model* model, acc_shards_function update, v
     const acc::ProgramRule rule{[function, context](std::span<const acc::ParameterShard> shards) {
                                   pass(function, context, shards);
                                 },
-                                [settings] { return *settings; }};
+                                [settings] { return *settings; },
+                                strings_of(states, num_states, "states")};
     result = new acc_optimizer{required(model, "model").value.optimizer(rule), settings};
+  });
+}
+
+acc_status acc_optimizer_matrices(acc_model* model, acc_matrix_function update, void* context,
+                                  const char* const* states, const int* shapes, size_t num_states,
+                                  const char* others, const char* const* names,
+                                  const double* values, size_t num_coefficients,
+                                  const acc_parameter_group* groups, size_t num_groups,
+                                  acc_optimizer** optimizer) noexcept {
+  return create(optimizer, [&] {
+    acc::MatrixRule rule{
+        .update = [function = &required(update, "update"),
+                   context](const acc::OwnedMatrix& of) { pass(function, context, of); },
+        .others = {string_of(others, "others"), values_of(names, values, num_coefficients)}};
+    const std::vector<std::string> keys = strings_of(states, num_states, "states");
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const int shape = (&required(shapes, "shapes"))[i];
+      if (shape < ACC_MATRIX_STATE_WHOLE || shape > ACC_MATRIX_STATE_COLUMNS_BY_COLUMNS) {
+        throw Error(Errc::invalid_argument, "shapes[" + std::to_string(i) +
+                                                "]: expected one of ACC_MATRIX_STATE_..., found " +
+                                                std::to_string(shape));
+      }
+      rule.states.emplace_back(keys[i], static_cast<acc::MatrixState>(shape));
+    }
+    return required(model, "model").value.optimizer(rule, groups_of(groups, num_groups));
   });
 }
 

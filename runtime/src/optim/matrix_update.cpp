@@ -392,6 +392,7 @@ void MatrixUpdate::compute(const Place& place, std::size_t matrix, float* values
   using sharding::HostArray;
   std::vector<HostArray> arrays;  // of states in files, copies
   WholeParameter parameter{
+      flat.flat->parameters()[each.index].name,
       each.shape,
       each.is_matrix,
       {values, static_cast<std::size_t>(flat.flat->layout().numels[each.index])},

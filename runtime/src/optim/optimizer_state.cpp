@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -27,7 +29,32 @@ std::variant<optim::Rule, ProgramRule> rule_of(const OptimizerSettings& settings
   if (const auto* program = std::get_if<ProgramRule>(&settings)) {
     return *program;
   }
+  if (const auto* matrices = std::get_if<MatrixRule>(&settings)) {
+    optim::Rule others(matrices->others);
+    const OptimizerRule& facts = others.facts();
+    if (facts.has_matrices() || facts.needs_norms || facts.coefficient(kStates8Bit) == nullptr ||
+        others[kStates8Bit] != 0.0) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("{} cannot update the other parameters beside a rule of the program "
+                              "for matrices: use adamw, adam or lion, with states_8bit 0",
+                              facts.title));
+    }
+    return others;
+  }
   return optim::Rule(std::get<NamedRule>(settings));
+}
+
+/// Throws Error(invalid_argument) for names of states that are empty, in use or repeated.
+void check_states(const std::vector<std::pair<std::string, int>>& states) {
+  std::set<std::string> seen = {"step", "param", ""};
+  for (const auto& [name, shape] : states) {
+    if (!seen.insert(name).second) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("a rule of the program names the state '{}': expected names that are "
+                              "not empty, not 'step' or 'param', and each given once",
+                              name));
+    }
+  }
 }
 
 /// A coefficient of the runtime's rule; 0 if the program has the rule.
@@ -68,6 +95,14 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
       rule_(rule_of(settings)),
       rates_(coefficient_of(rule_, "lr"), coefficient_of(rule_, "weight_decay"), groups),
       clip_norm_(model_->context().settings.sharding.gradient_clipping.value_or(0.0)) {
+  if (const auto* matrices = std::get_if<MatrixRule>(&settings)) {
+    matrix_rule_ = *matrices;
+    matrix_rule_->update = [this, update = matrices->update](const OwnedMatrix& matrix) {
+      sharding::with_program(this->groups(), "the rule of the program for matrices",
+                             [&] { update(matrix); });
+    };
+  }
+  check_states(program_states());
   if (model_->has_optimizer) {
     throw Error(Errc::invalid_argument,
                 "this model has an optimizer already: put parameters that need other settings into "
@@ -189,10 +224,28 @@ std::vector<bool> OptimizerState::matrices_of(const FlatParameter& flat) const {
   std::vector<bool> found;
   const std::vector<std::size_t>& groups = group_of_.at(&flat);
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    found.push_back(own_rule() != nullptr && rates_.matrices(groups[i]) &&
-                    own_rule()->facts().is_matrix(flat.parameters()[i].shape.size()));
+    found.push_back(rates_.matrices(groups[i]) && is_matrix(flat.parameters()[i].shape.size()));
   }
   return found;
+}
+
+std::vector<std::pair<std::string, int>> OptimizerState::program_states() const {
+  std::vector<std::pair<std::string, int>> all;
+  for (const std::string& each :
+       program_rule() != nullptr ? program_rule()->states : std::vector<std::string>()) {
+    all.emplace_back(each, 0);
+  }
+  if (matrix_rule_) {
+    for (const auto& [name, shape] : matrix_rule_->states) {
+      all.emplace_back(name, static_cast<int>(shape));
+    }
+  }
+  return all;
+}
+
+bool OptimizerState::is_matrix(std::size_t dimensions) const {
+  return matrix_rule_ ? dimensions == 2
+                      : own_rule() != nullptr && own_rule()->facts().is_matrix(dimensions);
 }
 
 std::vector<bool> OptimizerState::wholes_of(const FlatParameter& flat) const {
@@ -206,12 +259,19 @@ std::vector<OptimizerState::Moment> OptimizerState::moments_of(
   const auto& context = model_->context();
   std::vector<Moment> moments;
   if (own_rule() == nullptr) {
+    for (const std::string& kind : program_rule()->states) {
+      moments.push_back(
+          {kind, DType::float32, context.allocate_working(flat.owned().numel, "moments"), {}});
+      moments.back().parameters.resize(flat.parameters().size());
+      std::iota(moments.back().parameters.begin(), moments.back().parameters.end(), 0U);
+    }
     return moments;
   }
-  const std::vector<std::string> of_matrices = own_rule()->states(RuleScope::matrices);
+  const std::vector<std::string> of_matrices =
+      matrix_rule_ ? std::vector<std::string>() : own_rule()->states(RuleScope::matrices);
   const std::vector<std::string> of_others = own_rule()->states(RuleScope::others);
   for (const std::string& kind : own_rule()->states()) {
-    Moment moment{kind, nullptr, {}};
+    Moment moment{kind, context.precision.moments, nullptr, {}};
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       if (std::ranges::count(matrices[i] ? of_matrices : of_others, kind) != 0) {
         moment.parameters.push_back(i);
@@ -297,11 +357,12 @@ void OptimizerState::make_matrix_update() {
       if (wholes[i]) {
         const std::vector<std::int64_t>& shape = state.flat->parameters()[i].shape;
         flat.matrices.push_back({i, group_of_[state.flat][i], shape, matrices[i],
-                                 own_rule()->owned_states(shape, matrices[i])});
+                                 matrix_rule_ ? optim::owned_states(*matrix_rule_, shape)
+                                              : own_rule()->owned_states(shape, matrices[i])});
       }
     }
     if (!flat.matrices.empty()) {
-      if (!own_rule()->states(RuleScope::matrices).empty()) {
+      if (!matrix_rule_ && !own_rule()->states(RuleScope::matrices).empty()) {
         flat.momentum = state.moments.front().values->data();  // states of matrices come first
       }
       flats.push_back(std::move(flat));
@@ -309,7 +370,9 @@ void OptimizerState::make_matrix_update() {
   }
   if (!flats.empty()) {
     matrix_update_.emplace(model_->context(), model_->counters(), std::move(flats),
-                           optim::whole_rule_of(*own_rule(), *model_->context().updater),
+                           matrix_rule_
+                               ? optim::whole_rule_of(*matrix_rule_)
+                               : optim::whole_rule_of(*own_rule(), *model_->context().updater),
                            model_->context().settings.sharding.sub_group_size);
   }
 }
@@ -331,6 +394,9 @@ std::vector<double> OptimizerState::base_rates() const {
 model::Declaration OptimizerState::declaration(const std::vector<double>& rates) const {
   const auto number = [](double value) { return fmt::format("{}", value); };
   model::Declaration all = {{"the optimizer", name()}};
+  for (const auto& [state, shape] : program_states()) {
+    all.emplace_back("a state of the program's rule", fmt::format("{} of shape {}", state, shape));
+  }
   for (const auto& [coefficient, value] : hyper_parameters()) {
     if (coefficient != "lr" && coefficient != "weight_decay") {  // those of the groups follow
       const bool is_switch = own_rule()->facts().coefficient(coefficient)->is_switch;
@@ -678,13 +744,14 @@ void OptimizerState::before_update(const FlatState& state) {
   };
   before_write(state.flat->master(), state.flat->stored());
   for (const Moment& each : state.moments) {
-    before_write(each.values->data(), model_->context().precision.moments);
+    before_write(each.values->data(), each.dtype);
   }
 }
 
 void OptimizerState::update_matrices(const GradientFactor& factor) {
   const optim::Rule& rule = *own_rule();
-  const kernels::UpdateStep direction = rule.direction(0.0, steps + 1, factor.known);
+  const kernels::UpdateStep direction = matrix_rule_ ? optim::gradient_direction(factor.known)
+                                                     : rule.direction(0.0, steps + 1, factor.known);
   matrix_update_->run({.number = steps + 1,
                        .direction = direction,
                        .clip = factor.clip,
@@ -758,7 +825,21 @@ bool OptimizerState::updates_all() const {
 }
 
 std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
-  return in_step ? model_->shards_with_gradients() : model_->shards(true);
+  std::vector<ParameterShard> all =
+      in_step ? model_->shards_with_gradients() : model_->shards(true);
+  if (program_rule() == nullptr) {
+    return all;
+  }
+  auto shard = all.begin();
+  for (const FlatState& state : flats_) {
+    for (std::size_t i = 0; i < state.flat->parameters().size(); ++i, ++shard) {
+      for (const Moment& each : state.moments) {
+        shard->states.push_back(each.values->as<float>() +
+                                overlap(state.flat->layout(), i, state.flat->owned()).in_shard);
+      }
+    }
+  }
+  return all;
 }
 
 std::vector<ParameterShard> OptimizerState::shards_for_program() {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -54,10 +55,10 @@ class OptimizerState {
   [[nodiscard]] optim::GroupTable& changeable_rates();
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
-  /// One moment of a flat parameter: [owned().numel] in PrecisionPolicy::moments, memory of the
-  /// updater.
+  /// One moment of a flat parameter: [owned().numel], memory of the updater.
   struct Moment {
     std::string kind;  ///< key of the rule's state, also in checkpoints
+    DType dtype;       ///< PrecisionPolicy::moments; float32 for a rule of the program
     device::MemoryPtr values;
     std::vector<std::size_t> parameters;  ///< indices of those that have it
   };
@@ -185,11 +186,16 @@ class OptimizerState {
   /// True if states are kept in 8 bits.
   [[nodiscard]] bool packs_states() const;
   [[nodiscard]] const optim::Rule* own_rule() const { return std::get_if<optim::Rule>(&rule_); }
+  /// Names and MatrixState of the states of a rule of the program.
+  [[nodiscard]] std::vector<std::pair<std::string, int>> program_states() const;
+  /// True if a parameter of so many dimensions may be updated as a whole matrix.
+  [[nodiscard]] bool is_matrix(std::size_t dimensions) const;
   [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
 
   std::shared_ptr<ModelState> model_;
   model::Declaration declared_;  ///< of `agree`
   std::variant<optim::Rule, ProgramRule> rule_;
+  std::optional<MatrixRule> matrix_rule_;  ///< of the program; the other parameters have `rule_`
   optim::GroupTable rates_;
   std::vector<double> step_rates_;  ///< learning rates of the running step, by group
   std::optional<std::array<double, 2>> step_betas_;  ///< of the running step, from the schedule

@@ -164,9 +164,11 @@ kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step
 kernels::UpdateStep Rule::direction(double weight_decay, std::int64_t step, double grad_scale,
                                     const std::optional<std::array<double, 2>>& betas) const {
   const auto made = step_of(*facts_, kAnyStep, values_with(weight_decay, betas), step, grad_scale);
-  const kernels::SgdStep gradient{
-      .grad_scale = static_cast<float>(grad_scale), .decay = 0.0F, .lr = -1.0F};
-  return made.value_or(gradient);
+  return made.value_or(gradient_direction(grad_scale));
+}
+
+kernels::UpdateStep gradient_direction(double grad_scale) {
+  return kernels::SgdStep{.grad_scale = static_cast<float>(grad_scale), .decay = 0.0F, .lr = -1.0F};
 }
 
 // lamb_cuda_kernel_part3 and fused_lamb_cuda of DeepSpeed 0.19.8.

@@ -18,7 +18,7 @@
 
 namespace acc::optim {
 
-using OptimizerSettings = std::variant<NamedRule, ProgramRule>;
+using OptimizerSettings = std::variant<NamedRule, ProgramRule, MatrixRule>;
 
 NamedRule named(const AdamW& settings);
 NamedRule named(const Sgd& settings);
@@ -75,6 +75,9 @@ class Rule {
   const OptimizerRule* facts_;
   kernels::CoefficientValues values_;
 };
+
+/// The step that writes the gradient, times grad_scale, to memory that holds zeros.
+kernels::UpdateStep gradient_direction(double grad_scale);
 
 /// Ranges of a shard that are updated with the rates of one group.
 struct GroupRanges {

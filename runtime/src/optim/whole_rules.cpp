@@ -500,4 +500,35 @@ WholeRule whole_rule_of(const Rule& rule, device::Device& device) {
                              : adafactor(rule, device);
 }
 
+WholeRule whole_rule_of(const MatrixRule& rule) {
+  const auto compute = [update = rule.update](const WholeParameter& of, const WholeStep& step) {
+    OwnedMatrix matrix{.name = std::string(of.name),
+                       .rows = of.shape[0],
+                       .columns = of.shape[1],
+                       .step = step.number,
+                       .lr = step.lr,
+                       .weight_decay = step.weight_decay,
+                       .values = of.values.data()};
+    for (const std::span<float> state : of.states) {
+      matrix.states.push_back(state.data());
+    }
+    update(matrix);
+  };
+  return {[](const Shape& shape) { return shape[0] * shape[1] * std::min(shape[0], shape[1]); },
+          compute,
+          [](const Shape& /*shape*/, const WholeStep& step) {
+            return step_along(decay_of(step), step.lr);
+          }};
+}
+
+std::vector<Rule::OwnedState> owned_states(const MatrixRule& rule, const Shape& shape) {
+  constexpr std::array kShapes = {StateShape::whole, StateShape::rows, StateShape::columns,
+                                  StateShape::rows_by_rows, StateShape::columns_by_columns};
+  std::vector<Rule::OwnedState> all;
+  for (const auto& [name, of] : rule.states) {
+    all.push_back({name, state_shape(kShapes.at(static_cast<std::size_t>(of)), shape), true});
+  }
+  return all;
+}
+
 }  // namespace acc::optim

@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::optim {
@@ -17,6 +18,7 @@ using Shape = std::vector<std::int64_t>;
 
 /// A parameter on the rank that owns it.
 struct WholeParameter {
+  std::string_view name;
   const Shape& shape;
   bool is_matrix;                        ///< RuleScope::matrices
   std::span<float> values;               ///< the direction; a rule replaces it by the update
@@ -44,5 +46,9 @@ struct WholeRule {
 
 /// Returns the functions of a rule that has matrices, which compute on the threads of `device`.
 WholeRule whole_rule_of(const Rule& rule, device::Device& device);
+/// The same of a rule of the program.
+WholeRule whole_rule_of(const MatrixRule& rule);
+/// The states of a matrix [rows, columns] with a rule of the program.
+std::vector<Rule::OwnedState> owned_states(const MatrixRule& rule, const Shape& shape);
 
 }  // namespace acc::optim

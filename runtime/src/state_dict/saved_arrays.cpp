@@ -55,7 +55,7 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
       arrays.push_back(array_of(model, *state.flat, moment.kind, moment.values->data(),
-                                model.context().precision.moments, moment.parameters));
+                                moment.dtype, moment.parameters));
     }
     for (std::size_t i = 0; state.packed && i < state.packed->states().size(); ++i) {
       arrays.push_back(array_of(model, *state.flat, state.packed->states()[i].kind, nullptr,

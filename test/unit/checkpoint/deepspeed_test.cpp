@@ -186,6 +186,15 @@ TEST_CASE("DeepSpeed: weights alone are written as one group") {
     CHECK_THROWS_AS(deepspeed::write_checkpoint(folder.path(), catalog, reader, {}, options),
                     acc::Error);
   }
+  StoredTensor state = catalog.tensors.front();
+  state.kind = "row_var";
+  state.shape = {1};
+  Catalog with_state = catalog;
+  with_state.tensors.push_back(state);
+  CHECK_THROWS_WITH_AS(deepspeed::write_checkpoint(folder.path(), with_state, reader, {},
+                                                   {.stage = 2, .world_size = 1, .tag = "second"}),
+                       doctest::Contains("states of the shape of their parameter only"),
+                       acc::Error);
 }
 
 namespace {

@@ -23,7 +23,10 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 // The optimizer step under every strategy: groups, schedules, clipping, overflows.
@@ -318,8 +321,8 @@ std::vector<Job> jobs_with_copies() {
 }
 
 /// The weights after `steps` steps with `exact_gradient`. before: gets those before the first.
-Weights trained_mixed(const Job& job, const acc::NamedRule& rule, int steps,
-                      Weights* before = nullptr) {
+template <typename AnyRule>
+Weights trained_mixed(const Job& job, const AnyRule& rule, int steps, Weights* before = nullptr) {
   return on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
     auto model = runtime.model(9);
     ModuleNet net(model, mixed_units());
@@ -394,6 +397,43 @@ TEST_CASE("rules of whole parameters give the same weights in every layout") {
         CHECK(distance(first, weights) <= tolerance);
       }
     }
+  }
+}
+
+TEST_CASE("a rule of the program for matrices is called once for each, with its states") {
+  // The sums of rows and columns so far, of which the product is the update.
+  acc::MatrixRule rule{
+      .update =
+          [](const acc::OwnedMatrix& of) {
+            for (std::int64_t i = 0; i < of.rows * of.columns; ++i) {
+              of.states[0][i / of.columns] += of.values[i];
+              of.states[1][i % of.columns] += of.values[i];
+            }
+            for (std::int64_t i = 0; i < of.rows * of.columns; ++i) {
+              of.values[i] = of.states[0][i / of.columns] * of.states[1][i % of.columns];
+            }
+          },
+      .states = {{"rows", acc::MatrixState::rows}, {"columns", acc::MatrixState::columns}},
+      .others = {"lion", {{"lr", 0.01}, {"weight_decay", 0.1}}}};
+  Weights first;
+  for (const Job& job : jobs_with_copies()) {
+    CAPTURE(to_string(job.sharding.strategy));
+    CAPTURE(job.world_size);
+    const Weights weights = trained_mixed(job, rule, 3);
+    first = first.empty() ? weights : first;
+    CHECK(distance(first, weights) == 0.0);
+  }
+  rule.update = [](const acc::OwnedMatrix& of) { throw std::runtime_error("no " + of.name); };
+  for (const auto& [others, states, message] :
+       std::vector<std::tuple<acc::NamedRule, decltype(rule.states), const char*>>{
+           {{"adamw"}, {}, "no "},
+           {{"soap"}, {}, "SOAP cannot update the other parameters"},
+           {{"lamb"}, {}, "Lamb cannot update the other parameters"},
+           {{"adamw"}, {{"param", acc::MatrixState::whole}}, "names the state 'param'"}}) {
+    rule.others = others;
+    rule.states = states;
+    CHECK_THROWS_WITH_AS(trained_mixed(job_of(Strategy::full_shard, 2), rule, 1),
+                         doctest::Contains(message), std::exception);
   }
 }
 

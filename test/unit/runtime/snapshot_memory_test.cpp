@@ -77,6 +77,8 @@ Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0, int machin
 }
 
 const acc::NamedRule kRule{"adamw", {{"lr", 0.05}, {"weight_decay", 0.1}}};
+/// A rule whose states are each on one rank only, also with replicas.
+const acc::NamedRule kOwnedRule{"adafactor", {{"lr", 0.05}, {"weight_decay", 0.1}}};
 
 /// One attempt of a run: resumes, trains until step `until`, and returns the weights. The step on
 /// disk is 3.
@@ -207,24 +209,27 @@ TEST_CASE("another number of ranks, or another strategy, resumes from memory") {
                            Case{four, job_with_memory(1, Strategy::no_shard)},
                            Case{job_with_memory(2, Strategy::no_shard), four},
                            Case{job_with_memory(2, Strategy::shard_optimizer), two}}) {
-    CAPTURE(each.before.world_size);
-    CAPTURE(each.after.world_size);
-    const TemporaryFolder folder;
-    const std::string path = folder.path().string();
-    const Memories memories(4);
-    attempt(each.before, path, memories, 4);
-    const Attempt resumed = attempt(each.after, path, memories, 7);
-    CHECK(resumed.from == "memory");
-    CHECK(resumed.began == 4);
-    // The same from a checkpoint on disk: of step 3, from which the first job makes step 4.
-    const TemporaryFolder other;
-    const Memories unused(4);
-    const std::string disk = other.path().string();
-    CHECK(attempt(each.before, disk, unused, 4, true).began == 0);
-    const Memories none(4);
-    const Attempt loaded = attempt(each.after, disk, none, 7);
-    CHECK(loaded.began == 4);
-    CHECK(resumed.weights == loaded.weights);  // bitwise
+    for (const acc::NamedRule& rule : {kRule, kOwnedRule}) {
+      CAPTURE(rule.name);
+      CAPTURE(each.before.world_size);
+      CAPTURE(each.after.world_size);
+      const TemporaryFolder folder;
+      const std::string path = folder.path().string();
+      const Memories memories(4);
+      attempt(each.before, path, memories, 4, false, rule);
+      const Attempt resumed = attempt(each.after, path, memories, 7, false, rule);
+      CHECK(resumed.from == "memory");
+      CHECK(resumed.began == 4);
+      // The same from a checkpoint on disk: of step 3, from which the first job makes step 4.
+      const TemporaryFolder other;
+      const Memories unused(4);
+      const std::string disk = other.path().string();
+      CHECK(attempt(each.before, disk, unused, 4, true, rule).began == 0);
+      const Memories none(4);
+      const Attempt loaded = attempt(each.after, disk, none, 7, false, rule);
+      CHECK(loaded.began == 4);
+      CHECK(resumed.weights == loaded.weights);  // bitwise
+    }
   }
 }
 
@@ -263,22 +268,26 @@ TEST_CASE("a machine that replaces a lost one gets its state from the memory of 
                 machines(2, 2, Strategy::full_shard)},
            Case{"none, but there is one more", machines(1, 2, Strategy::full_shard), {}, two},
        }) {
-    CAPTURE(each.what);
-    const TemporaryFolder folder;
-    const std::string path = folder.path().string();
-    const Memories memories(4);
-    attempt(each.before, path, memories, 5);
-    for (const int rank : each.lost) {
-      memories.clear(rank);
-    }
-    const Attempt resumed = attempt(each.after, path, memories, 7);
-    CHECK(resumed.from == (each.from_memory ? "memory" : path + "/checkpoint_0"));
-    CHECK(resumed.began == (each.from_memory ? 4 : 3));
-    if (each.before.world_size == each.after.world_size) {
-      const TemporaryFolder other;
-      const Memories unused(4);
-      CHECK(resumed.weights ==
-            attempt(each.after, other.path().string(), unused, 7).weights);  // bitwise
+    for (const acc::NamedRule& rule : {kRule, kOwnedRule}) {
+      CAPTURE(rule.name);
+      CAPTURE(each.what);
+      const TemporaryFolder folder;
+      const std::string path = folder.path().string();
+      const Memories memories(4);
+      attempt(each.before, path, memories, 5, false, rule);
+      for (const int rank : each.lost) {
+        memories.clear(rank);
+      }
+      const Attempt resumed = attempt(each.after, path, memories, 7, false, rule);
+      CHECK(resumed.from == (each.from_memory ? "memory" : path + "/checkpoint_0"));
+      CHECK(resumed.began == (each.from_memory ? 4 : 3));
+      if (each.before.world_size == each.after.world_size) {
+        const TemporaryFolder other;
+        const Memories unused(4);
+        CHECK(
+            resumed.weights ==
+            attempt(each.after, other.path().string(), unused, 7, false, rule).weights);  // bitwise
+      }
     }
   }
 }

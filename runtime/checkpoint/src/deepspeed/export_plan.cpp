@@ -3,7 +3,10 @@
 
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/catalog.hpp"
+#include "acc/checkpoint/tensor/box.hpp"
 #include "deepspeed/flat_layout.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
@@ -46,6 +49,19 @@ StoredGroup all_weights(const Catalog& catalog, const std::set<std::string>& buf
   return group;
 }
 
+/// DeepSpeed's files hold states in flat arrays, in the places of their parameters.
+void check_state(const StoredTensor& state, const StoredTensor* parameter,
+                 const std::string& where) {
+  if (parameter != nullptr && state.shape != parameter->shape) {
+    throw Error(
+        Errc::not_supported,
+        fmt::format("{}: the state {} of {} has shape {}, and the parameter {}: DeepSpeed's "
+                    "files hold states of the shape of their parameter only; use another format",
+                    where, state.kind, state.name, to_string(state.shape),
+                    to_string(parameter->shape)));
+  }
+}
+
 const StoredTensor* of_kind(const StoredTensor& parameter, const Catalog& catalog,
                             const std::string& kind) {
   return kind == "param" ? &parameter : catalog.find(parameter.name, kind);
@@ -73,6 +89,7 @@ ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
       continue;
     }
     if (tensor.kind != "param") {
+      check_state(tensor, catalog.find(tensor.name, "param"), where);
       kinds.insert(tensor.kind);
     } else if (!placed.contains(tensor.name)) {
       if (const StoredTensor* const other = distinct.other(tensor)) {

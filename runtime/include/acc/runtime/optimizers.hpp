@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace acc {
@@ -55,14 +56,15 @@ struct ParameterShard {
   float* gradient = nullptr;
   /// Owns the memory of `gradient` if `Model::take_gradients` gives it to the program; else null.
   std::shared_ptr<void> gradient_memory = {};
+  std::vector<float*> states = {};  ///< of ProgramRule::states, each [numel]
 };
 
 /// A function of the program that reads or changes shards.
 using ShardsVisit = std::function<void(std::span<const ParameterShard> shards)>;
 
 /// An update rule of the program (an optimizer of another library). Sharding, mean, clipping, loss
-/// scale and publication of the new weights are as with the other rules; learning rates, and the
-/// state of the rule in checkpoints, are the program's.
+/// scale and publication of the new weights are as with the other rules; learning rates are the
+/// program's.
 struct ProgramRule {
   /// Updates the weights of all shards from their gradients, which are the mean over ranks and
   /// micro-steps, unscaled and clipped. Runs in `Optimizer::step`, in the thread that calls it; on
@@ -72,6 +74,40 @@ struct ProgramRule {
   /// Returns what all ranks must have in common, a line "name=value" per setting. Each step calls
   /// it before it changes anything, and fails on all ranks if they differ.
   std::function<std::string()> settings = {};
+  /// Names of values that the runtime keeps for each element of a parameter: float32, from 0, in
+  /// the memory of the weights, sharded as they are, and in checkpoints.
+  std::vector<std::string> states = {};
+};
+
+/// A matrix that a MatrixRule updates, on the one rank that owns it, in host memory.
+struct OwnedMatrix {
+  std::string name = {};
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t step = 0;  ///< number of the step, from 1
+  double lr = 0.0;
+  double weight_decay = 0.0;  ///< 0 also if the parameter was declared without
+  /// [rows][columns]: the gradient, the mean over ranks and micro-steps, unscaled and clipped.
+  float* values = nullptr;
+  std::vector<float*> states = {};  ///< of MatrixRule::states, from 0
+};
+
+/// Shapes of values that the runtime keeps of a matrix: as the matrix, a row or a column of it, and
+/// squares.
+enum class MatrixState { whole, rows, columns, rows_by_rows, columns_by_columns };
+
+/// A rule of the program for parameters with two dimensions; the others are updated by one of the
+/// runtime's rules, and so are the matrices of groups without `matrices`. Each matrix and its
+/// states are whole on one rank. The result is the same in every strategy, if `update` depends on
+/// nothing but its argument; the states are in checkpoints.
+struct MatrixRule {
+  /// Replaces `values` by the update: the weights become (1 - lr * weight_decay) * weights - lr *
+  /// values. Runs in `Optimizer::step`, in the thread that calls it. Must not use the runtime. An
+  /// exception fails the step on all ranks.
+  std::function<void(const OwnedMatrix& matrix)> update = {};
+  std::vector<std::pair<std::string, MatrixState>> states = {};
+  /// Of the other parameters. Its `lr` and `weight_decay` are also those of the matrices.
+  NamedRule others = {"adamw"};
 };
 
 /// Parameters of an optimizer with separate settings.
