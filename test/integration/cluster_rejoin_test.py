@@ -93,13 +93,17 @@ def disturbed(cluster, programs, folder):
     survivor.wait_for("is lost", 3)
     run.await_steps(3)
 
+    # A spare that is not needed ends with the job.
+    cluster["node0"].boot()
+    run.come_as_spare("node0")
     started = {node: launcher.count("a worker starts") for node, launcher in run.launchers.items()}
-    check(started == {"node1": 1, "node2": 1, "node3": 1}, f"workers were started again: {started}")
-    for node in run.launchers:
+    check(started == {"node0": 0, "node1": 1, "node2": 1, "node3": 1}, f"workers were started again: {started}")
+    for node in ("node1", "node2", "node3"):
         # The first one is the guardian. It saves and ends.
         os.kill(min(cluster[node].matching(str(programs / "acclaunch"))), signal.SIGUSR1)
     for launcher in run.launchers.values():
         launcher.expect_status(0)
+    check(run.launchers["node0"].count("a spare that was not needed"), run.launchers["node0"].text())
     return run
 
 

@@ -228,7 +228,7 @@ TEST_CASE("workers that do not rejoin are all started again") {
   CHECK(launcher.err().find("workers did not rejoin within 1 s") != std::string::npos);
 }
 
-TEST_CASE("--rejoin is refused where it is not possible") {
+TEST_CASE("--rejoin and --spares are refused where they are not possible") {
   struct Refused {
     std::vector<std::string> flags;
     std::string why;
@@ -238,7 +238,9 @@ TEST_CASE("--rejoin is refused where it is not possible") {
         Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--engine", "acc"}, "--engine acc"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--data_record", "unused"},
-                "--data_record"}}) {
+                "--data_record"},
+        Refused{{"--num_processes", "2", "--max_restarts", "1", "--spares", "1"},
+                "needs a rendezvous of kind c10d"}}) {
     std::vector<std::string> command = {kBin + "/acclaunch", "--cpu", "--rejoin"};
     command.insert(command.end(), each.flags.begin(), each.flags.end());
     command.insert(command.end(), {"--", "/bin/true"});

@@ -175,9 +175,6 @@ Terms agreed_terms(const LaunchPlan& plan) {
   if (plan.supervision.rejoins) {
     terms.emplace_back("--rejoin", "true");
   }
-  if (plan.settings.integer("spares"_key) > 0) {
-    terms.emplace_back("--spares", plan.settings.canonical("spares"_key));
-  }
   terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();
   add_settings(plan.settings, plan.mode, terms);

@@ -367,7 +367,7 @@ void check_spares(const Draft& draft, const LaunchPlan& plan) {
       (plan.rendezvous.backend != RendezvousPlan::Backend::c10d || plan.layout.num_machines == 1)) {
     throw Error(Errc::config,
                 draft.given("spares"_key).where +
-                    " needs --rdzv_backend c10d and several machines, of which none is "
+                    " needs a rendezvous of kind c10d and several machines, of which none is "
                     "bound to a rank");
   }
 }

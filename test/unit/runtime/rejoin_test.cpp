@@ -192,6 +192,7 @@ struct Rank {
       }
     }
     write_weights(net, rank);
+    runtime.wait_save();  // one beside the training holds a connection
     if (has_rejoined && held_before && held() != *held_before) {
       const auto now = held();
       throw std::runtime_error(fmt::format("{} descriptors and {} mappings before, {} and {} after",
