@@ -205,6 +205,7 @@ def check_alone():
 
 
 def main():
+    sys.path.insert(0, sys.argv[3])
     check_alone()
     for case in CASES:
         undisturbed, killed = run(case, False), run(case, True)
