@@ -226,6 +226,9 @@ class FullyShardedDataParallel(TorchClass):
             raise NotSupportedError("CPUOffload(offload_params=True) on a GPU: the engine acc does not support it")
         _fsdp2.refuse_scalars([self], self._ignored_params, "FSDP")
         before = {place: place[0]._parameters[place[1]] for places in self._places().values() for place in places}
+        for each in before.values():
+            if not isinstance(each, DTensor):  # which a wrapper inside has made
+                each.data = each.data.contiguous()  # torch keeps layouts such as channels_last
         state = _fsdp2.shard([self], mesh, self.sharding_strategy not in _KEPT_AFTER_FORWARD, policy,
                              self._ignored_params)
         state.has_one_gradient = True

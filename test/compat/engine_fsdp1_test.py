@@ -99,8 +99,9 @@ def policies(trial):
 
 
 def by_hand(trial):
-    """Wrappers in and around wrappers; attributes and items of a wrapped module."""
+    """Wrappers in and around wrappers; attributes and items of a wrapped module; a parameter in another layout."""
     net = Net(tied=False)
+    net.head.weight.data = net.head.weight.data.t().contiguous().t()
     with enable_wrap(wrapper_cls=FSDP, device_id=CPU, use_orig_params=True):
         net.blocks[0] = wrap(net.blocks[0])
         net.blocks[0].up = wrap(net.blocks[0].up)
