@@ -454,6 +454,15 @@ class Engine(DeepSpeedEngine):
             self.zero_optimization_partition_gradients() or not knows_boundary
             or self.is_gradient_accumulation_boundary()))
 
+    def _forward_prologue(self, inputs, kwargs):
+        """As DeepSpeed's. In stage 3 it exchanges the dictionaries of parameters (and fails with a part that
+        torch.compile has wrapped), to find uses of parameters outside of their modules. Nothing here needs them."""
+        self.zero_optimization_partition_weights = lambda: False
+        try:
+            return super()._forward_prologue(inputs, kwargs)
+        finally:
+            del self.zero_optimization_partition_weights
+
     def _backward_prologue(self):
         self._choose_reduction()
         super()._backward_prologue()

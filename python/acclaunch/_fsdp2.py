@@ -189,7 +189,7 @@ class ScalarMember(RowMember):
         if local.dtype is not self.sharded.dtype or local.is_meta:
             raise InvalidArgumentError(f"parameter '{self.names[0]}' became {local.dtype} on {local.device} after the "
                                        "first forward")
-        if self.own.numel():
+        if self.own.numel() and not torch.equal(self.own[0], local):  # else it would count as a change
             with torch.no_grad():
                 self.own.copy_(local)
 

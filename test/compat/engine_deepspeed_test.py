@@ -130,6 +130,11 @@ def grouped(net):
             "lr_scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))}
 
 
+def compiled_part(net):
+    net.norm = torch.compile(net.norm, backend="eager")
+    return {"model_parameters": net.parameters()}
+
+
 def called(net):
     return {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
             "model_parameters": [each for each in net.parameters() if each.requires_grad]}
@@ -333,7 +338,11 @@ def elsewhere(folder):
 
 def alike():
     """What DeepSpeed lacks: in stages 0 and 3 scalars train as arrays of one element do, and penalties on weights as in
-    stage 1."""
+    stage 1; in stage 3 a part that torch.compile has wrapped."""
+    trials = [Trial(OURS, 3, *arguments, **ADAM) for arguments in ((), (compiled_part,))]
+    for trial in trials:
+        plain(trial)
+    expect_equal("compiled part", trials[0].found, trials[1].found, 1e-6)
     for stage in (0, 3):
         for case, kinds in ((plain, ((stage, False), (stage, True))), (penalised, ((1, False), (stage, False)))):
             trials = [Trial(OURS, number, scalar=scalar, **ADAM) for number, scalar in kinds]
