@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a tiny Llama of transformers by programs as users have them, each unchanged with torch's or DeepSpeed's engine
 and with `--engine acc`: launches of both in turn, two workers with one thread each, on CPUs. Prints the median of the
-times of steps, without the first ones of each launch, and ratios.
+times of steps, without the first ones of each launch, that of rank 0's CPU time in them, which other programs on the
+machine hardly change, and ratios.
 
     python bench/engines.py [--cases fsdp2,trainer,lora,zero2,zero3] [--rounds 2] [--steps 8] [--acclaunch PROGRAM]
 
@@ -48,6 +49,8 @@ def batches(steps, rank):
 
 
 class Clock:
+    """times: of each step, and this process's CPU time in it, in seconds."""
+
     def __init__(self):
         self.times, self.began = [], None
 
@@ -55,10 +58,10 @@ class Clock:
         import torch.distributed as dist
 
         dist.barrier()
-        self.began = time.perf_counter()
+        self.began = time.perf_counter(), time.process_time()
 
     def end(self):
-        self.times.append(time.perf_counter() - self.began)
+        self.times.append((time.perf_counter() - self.began[0], time.process_time() - self.began[1]))
 
 
 def by_hand(steps, clock):
@@ -187,9 +190,11 @@ def main():
                 result = run(args, case, engine)
                 found += result["times"]
                 losses[engine] = result["loss"]
-        peer, own = (statistics.median(found) for found in times.values())
-        print(f"{case:8} {CASES[case][0]:9} {1e3 * peer:7.1f} ms  engine acc {1e3 * own:7.1f} ms  {peer / own:5.2f} x  "
-              f"losses {abs(losses['peer'] - losses['acc']):.1e} apart", flush=True)
+        for number, what in enumerate(("time", "CPU time")):
+            peer, own = (statistics.median(each[number] for each in found) for found in times.values())
+            print(f"{case:8} {what:8} {CASES[case][0]:9} {1e3 * peer:7.1f} ms  engine acc {1e3 * own:7.1f} ms  "
+                  f"{peer / own:5.2f} x", flush=True)
+        print(f"{case:8} losses {abs(losses['peer'] - losses['acc']):.1e} apart", flush=True)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
     (whole_outside) are computed with as whole ones where a gradient can flow: torch's sums over rows are not those of
     factors that differ between ranks, and it lacks many functions."""
     name = getattr(function, "__name__", "")
-    if name == "__get__":  # of an attribute, which programs read often
+    if name in ("__get__", "__set__"):  # of an attribute, which programs use often
         with as_plain():
             found = function(*arguments)
         if isinstance(found, DTensor) and getattr(arguments[0], "_acc_is_copied_part", False):
@@ -175,7 +175,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
         plain = [each for each in given if not isinstance(each, DTensor)]
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
-        if not (has_graph and any_requires_grad(plain)) or name == "__set__":
+        if not (has_graph and any_requires_grad(plain)):
             try:
                 found = function(*arguments, **keywords)
                 if isinstance(first, DTensor):
@@ -205,9 +205,22 @@ def whole_outside(parameters):
         each._acc_whole = True
 
 
-# ---- data -----------------------------------------------------------------------------------------
+# ---- attributes -----------------------------------------------------------------------------------
 
 _data = torch.Tensor.data
+
+
+def _plain(attribute):
+    """An attribute of tensors, without __torch_function__, in half of its time."""
+    def read(self):
+        with as_plain():
+            return attribute.__get__(self)
+
+    def write(self, value):
+        with as_plain():
+            attribute.__set__(self, value)
+
+    return property(read, write)
 
 
 def _get_data(self):
@@ -263,6 +276,7 @@ def place_gradient(parameter):
 def serve():
     DTensor.full_tensor = _full
     DTensor.data = property(_get_data, _set_data)
+    DTensor.grad, DTensor.requires_grad = _plain(torch.Tensor.grad), _plain(torch.Tensor.requires_grad)
     DTensor.__torch_function__ = classmethod(_torch_function)
     torch.autograd.backward = _refusing_rows(torch.autograd.backward, 5)
     torch.autograd.grad = _refusing_rows(torch.autograd.grad, 1)

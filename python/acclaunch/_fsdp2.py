@@ -26,8 +26,8 @@ from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentErr
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime, release
-from acclaunch._sharding import Lifetime, Model, _inside, _shape, put_in_later
-from acclaunch._units import Member, Unit, as_plain, in_backward, map_tensors, put
+from acclaunch._sharding import Lifetime, Model, _inside, _shape, owned_parameters, put_in_later
+from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, put
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
@@ -162,20 +162,22 @@ class RowMember(Member):
             gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
         with as_plain():
             hooks, later_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
+            has_gradient = grad_of(parameter) is not None
         if hooks:
             made = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
             for hook in tuple(hooks.values()):
                 found = hook(made)
                 made = made if found is None else found
             gradient, is_own = made._local_tensor, False
-        with as_plain():
-            if parameter.grad is not None:
+            has_gradient = parameter.grad is not None
+        if has_gradient:
+            with as_plain():
                 _dtensor.place_gradient(parameter)
                 parameter.grad._local_tensor.add_(gradient)
-            elif is_own and gradient.dtype is self.own.dtype:
-                parameter.grad = DTensor(gradient, parameter._spec, requires_grad=False)
-            else:
-                parameter.grad = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
+        else:
+            if not is_own or gradient.dtype is not self.own.dtype:
+                gradient = gradient.to(self.own.dtype, copy=True)
+            parameter.grad = DTensor(gradient, parameter._spec, requires_grad=False)
         for hook in (later_hooks or {}).values():
             hook(parameter)
 
@@ -256,18 +258,12 @@ class RowUnit(Unit):
         if self.whole is None:
             super().forget_addresses()
 
-    def place(self):
-        super().place()
-        for member in self.empty:
-            member.put(member.working)
+    def find_places(self, members):
+        super().find_places([*members, *self.empty])
 
     def remove(self):
-        if self.whole is not None:
-            return
-        super().remove()
-        if not self.forwards and not self.backwards:
-            for member in self.empty:
-                member.put(member.sharded)
+        if self.whole is None:
+            super().remove()
 
 
 class RowModel(Model):
@@ -569,24 +565,15 @@ def _fields_of(states):
 def _give_slots(module, states):
     """Gives each parameter to the innermost state that contains all its places. A tied one may have places in several
     states, and may have been tied after fully_shard."""
-    owners, places, known = {"": ()}, {}, {}  # owners: by the name of a module, its states, the outermost first
-    for prefix, part in module.named_modules(remove_duplicate=False):
-        state = state_of(part)
-        own = owners[prefix] = owners[prefix.rpartition(".")[0]] + ((state,) if state is not None else ())
-        for attribute, parameter in part._parameters.items():
-            if parameter is None or any(parameter in each.ignored for each in own):
-                continue
-            if not isinstance(parameter, DTensor):
-                raise put_in_later(f"{prefix}.{attribute}" if prefix else attribute)
-            _check_kind(parameter._local_tensor, f"{prefix}.{attribute}")
-            slots = places.setdefault(parameter, [])
-            if (part, attribute) not in slots:
-                slots.append((part, attribute))
-            known[parameter] = [each for each in known.get(parameter, own) if each in own]
     for state in states:
         state.slots = []
-    for parameter, slots in places.items():
-        known[parameter][-1].slots.append(slots)
+    found = owned_parameters(module, lambda _, part: state_of(part),
+                             lambda parameter, around: any(parameter in each.ignored for each in around))
+    for parameter, (names, slots, state) in found.items():
+        if not isinstance(parameter, DTensor):
+            raise put_in_later(names[0])
+        _check_kind(parameter._local_tensor, names[0])
+        state.slots.append(slots)
 
 
 @torch.inference_mode(False)  # parameters made in inference mode could not be trained

@@ -14,7 +14,7 @@ from torch.optim import optimizer as hooks
 
 from acclaunch import _muon, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
-from acclaunch._units import as_plain
+from acclaunch._units import as_plain, grad_of
 
 # They treat each element of a parameter by itself.
 _OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
@@ -98,7 +98,7 @@ def _is_plain(optimizer):
         for parameter in group["params"]:
             if not isinstance(parameter, DTensor):
                 continue
-            found, gradient = True, parameter.grad
+            found, gradient = True, grad_of(parameter)
             if not _rows.is_row(parameter) or not _is_alike(gradient, parameter) or not all(
                     _is_alike(value, parameter) for key, value in optimizer.state.get(parameter, {}).items()
                     if key != "step" and isinstance(value, torch.Tensor) and value.dim() > 0):
@@ -129,7 +129,8 @@ class _Locals:
         local = parameter
         if isinstance(parameter, DTensor):
             local = torch.nn.Parameter(parameter._local_tensor, parameter.requires_grad)
-            local.grad = None if parameter.grad is None else parameter.grad._local_tensor
+            gradient = grad_of(parameter)
+            local.grad = None if gradient is None else gradient._local_tensor
         self.locals.append((parameter, local))
         if parameter in self.state:
             self.optimizer.state[local] = {
@@ -193,7 +194,8 @@ def _clip(original):
     @functools.wraps(original)
     def run(parameters, max_norm, total_norm, foreach=None):
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        with as_plain():
+            gradients = [each for each in map(grad_of, parameters) if each is not None]
         is_total = isinstance(total_norm, DTensor) and all(each.is_replicate() for each in total_norm.placements)
         if not is_total or _mesh_of(gradients) is None:
             return original(parameters, max_norm, total_norm, foreach)

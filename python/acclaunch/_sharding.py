@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """acc.fully_shard: declares a module's parameters to the library and installs the hooks."""
 
-import collections
 import contextlib
 import ctypes as c
 import functools
@@ -78,7 +77,7 @@ class Model(Uncopied):
 
     def check_inputs(self, unit, tensors):
         for each in tensors:
-            if each.device.type != self.device.type and each.device.type != "cpu":
+            if not each.is_cpu and each.device.type != self.device.type:
                 raise InvalidArgumentError(f"unit '{unit.label}' got a tensor on {each.device}, but the "
                                            f"runtime computes on {self.device}")
 
@@ -434,29 +433,23 @@ def _dtype_of(module):
     return next(iter(dtypes))
 
 
-def _common_unit(names, unit_names):
-    """The innermost unit that contains all names."""
-    def units_of(name):
-        parts = name.split(".")
-        prefixes = [".".join(parts[:count]) for count in range(len(parts))]
-        return [prefix for prefix in prefixes if prefix in unit_names]
-
-    common = set.intersection(*(set(units_of(name)) for name in names))
-    return max(common, key=len)
-
-
-def _distinct(module):
-    """Distinct parameters in the order of the module, with their names and places."""
-    found = collections.OrderedDict()
-    for prefix, each in module.named_modules(remove_duplicate=False):
-        for attribute, parameter in each._parameters.items():
-            if parameter is not None:
-                name = f"{prefix}.{attribute}" if prefix else attribute
-                names, slots = found.setdefault(parameter, ([], []))
-                names.append(name)
-                if all(slot != (each, attribute) for slot in slots):
-                    slots.append((each, attribute))
-    return found
+def owned_parameters(module, owner_of, skips=lambda parameter, owners: False):
+    """Distinct parameters in the order of the module, with their names, their places (module, attribute) and their
+    owner, the innermost one that contains all places. owner_of(name, module): the owner that a module is the root of,
+    or None. skips(parameter, owners): True for a place that is left out, which lies in these owners."""
+    owners, found = {"": ()}, {}
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        own = owner_of(prefix, part)
+        around = owners[prefix] = owners[prefix.rpartition(".")[0]] + (() if own is None else (own,))
+        for attribute, parameter in part._parameters.items():
+            if parameter is None or skips(parameter, around):
+                continue
+            names, slots, common = found.setdefault(parameter, ([], [], list(around)))
+            names.append(f"{prefix}.{attribute}" if prefix else attribute)
+            if (part, attribute) not in slots:
+                slots.append((part, attribute))
+            common[:] = [each for each in common if each in around]
+    return {parameter: (names, slots, common[-1]) for parameter, (names, slots, common) in found.items()}
 
 
 def _inside(unit_name, full_name):
@@ -469,8 +462,7 @@ def _shape(tensor):
 
 def _declare_parameters(model, source, weight_decay_of):
     by_name = {unit.name: unit for unit in model.units}
-    for parameter, (names, slots) in _distinct(model.module).items():
-        unit = by_name[_common_unit(names, by_name)]
+    for parameter, (names, slots, unit) in owned_parameters(model.module, lambda name, _: by_name.get(name)).items():
         if parameter.numel() == 0:
             raise InvalidArgumentError(f"parameter '{names[0]}' has no elements: {parameter.shape}")
         if not parameter.is_meta and parameter.device.type not in ("cpu", model.device.type):
@@ -493,7 +485,7 @@ def _declare_parameters(model, source, weight_decay_of):
 
 def _places_of_buffers(module):
     """Distinct buffers in the order of the module, with (name, module, attribute) of each place."""
-    found = collections.OrderedDict()
+    found = {}
     for prefix, each in module.named_modules():
         for attribute, buffer in each._buffers.items():
             if buffer is not None:
@@ -523,13 +515,13 @@ def _fill_buffers(model, source):
 
 
 def _declare_buffers(model):
-    by_name = {unit.name: unit for unit in model.units}
     for buffer, places in _places_of_buffers(model.module).items():
         saved = _persistent(places)
         if not saved:
             continue
         names, slots = [name for name, *_ in saved], [tuple(slot) for _, *slot in saved]
-        unit, handle = by_name[_common_unit([names[0]], by_name)], Handle()
+        unit, handle = max((each for each in model.units if names[0].startswith(each.name + "." if each.name else "")),
+                           key=lambda each: len(each.name)), Handle()
         config = ParameterConfig(buffer_dtype=DTYPES.index(buffer.dtype))
         model.library.unit_buffer(unit.handle, _inside(unit.name, names[0]).encode(), *_shape(buffer),
                                   config, handle)
