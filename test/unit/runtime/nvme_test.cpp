@@ -64,6 +64,9 @@ acc::NamedRule rule_of(const acc::OptimizerRule& rule) {
         each.name != "states_8bit") {
       settings.coefficients[std::string(each.name)] = each.is_switch ? 1.0 : 0.5;
     }
+    if (each.name == acc::kLargestSide) {  // without squares of the 1800 rows
+      settings.coefficients[std::string(each.name)] = 100.0;
+    }
   }
   return settings;
 }
