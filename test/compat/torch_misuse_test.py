@@ -102,6 +102,23 @@ def backward_after_step(acc):
     second.backward()
 
 
+def rejoined(acc, groups=False):
+    """Without a launcher that replaces ranks, or in a program with process groups of torch."""
+    runtime = acc.Runtime()
+    model = sharded(acc, runtime=runtime)
+    optimizer = acc.SGD(model)
+    with tempfile.TemporaryDirectory() as folder:
+        series = acc.CheckpointSeries(runtime, folder)
+        assert not series.can_rejoin(acc.PeerLostError("lost")) and not series.can_rejoin(ValueError())
+        if groups:
+            torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        try:
+            series.rejoin(model, optimizer)
+        finally:
+            if groups:
+                torch.distributed.destroy_process_group()
+
+
 def step_after_zero_grad(acc):
     model = sharded(acc)
     optimizer = acc.SGD(model)
@@ -475,6 +492,9 @@ MISTAKES = {
     "zero_grad of a part": (zero_grad_of_a_part, "InvalidArgumentError", "of a part .Linear. of"),
     "step after zero_grad": (step_after_zero_grad, "InvalidArgumentError",
                              "unit 'root' had a forward since the last step, but its backward"),
+    "rejoin without --rejoin": (rejoined, "NotSupportedError", "start acclaunch with --rejoin"),
+    "rejoin with process groups": (lambda acc: rejoined(acc, True), "NotSupportedError",
+                                   "process groups of torch.distributed stay without the rank"),
     "backward after step": (backward_after_step, "InvalidArgumentError",
                             "unit 'root': .* before the last optimizer.step"),
     "create_graph": (second_order, "InvalidArgumentError", "unit 'root': .*create_graph=True"),
