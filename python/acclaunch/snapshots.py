@@ -170,8 +170,8 @@ class _Memory:
         self.rank, self.ranks = rank, ranks
         self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         if os.pread(self.file, 8, 0) not in (b"", bytes(8), self._MAGIC):
-            raise NotSupportedError("Snapshots: the launcher's memory has the snapshots of an acc.CheckpointSeries, and "
-                                    "a job has one kind of them")
+            raise NotSupportedError("Snapshots: the launcher's memory has the snapshots of an acc.CheckpointSeries, "
+                                    "and a job has one kind of them")
 
     def _places(self):
         """A list of two: _Place, or None for one that is not whole or of another number of ranks."""
@@ -280,8 +280,8 @@ class Snapshots:
                                        "since its state is part of the training")
         is_group = dist.is_available() and dist.is_initialized()
         if not is_group and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            raise InvalidArgumentError("Snapshots: torch.distributed has no process group yet, by which the ranks agree: "
-                                       "initialize it before (programs of acclaunch.torch keep their state by "
+            raise InvalidArgumentError("Snapshots: torch.distributed has no process group yet, by which the ranks "
+                                       "agree: initialize it before (programs of acclaunch.torch keep their state by "
                                        "CheckpointSeries.keep_in_memory)")
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
         self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)

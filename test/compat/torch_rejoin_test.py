@@ -145,7 +145,8 @@ def run(folder, kind, strategy, kills):
         (folder / "kills").touch()
     job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--fsdp_sharding_strategy",
                           strategy, "--max_restarts", str(len(KILLS[kind])), "--rejoin",
-                          "--memory_checkpoint_every", "1", "--shutdown_timeout", "300", os.path.abspath(__file__), folder, kind],
+                          "--memory_checkpoint_every", "1", "--shutdown_timeout", "300",
+                          os.path.abspath(__file__), folder, kind],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stdout + job.stderr
