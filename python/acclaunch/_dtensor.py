@@ -89,6 +89,17 @@ def _change_elements(function, name, tensor, arguments, keywords):
     return None if name == "__setitem__" else tensor
 
 
+@torch.no_grad()
+def _fill(out, function, arguments, keywords):
+    """A function without other DTensors, such as torch.eye(…, out=out), of which torch makes each rank's rows a whole
+    result."""
+    made = torch.empty(out.shape, dtype=out.dtype, device=out._local_tensor.device)
+    function(*arguments, **{**keywords, "out": made})
+    mesh = out.device_mesh
+    _rows.set_rows(out, DTensor.from_local(made, mesh, [Replicate()] * mesh.ndim, run_check=False))
+    return out
+
+
 def _mark_parts(found, name, tensor, arguments):
     """Remembers which results of one of _PARTS are copies, and what is a view of one, so that a change is refused."""
     is_copy = getattr(tensor, "_acc_is_copied_part", False)
@@ -173,6 +184,10 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                 and any(each.is_shard() for each in first._spec.placements):
             return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
         plain = [each for each in given if not isinstance(each, DTensor)]
+        out = keywords.get("out")
+        if isinstance(out, DTensor) and len(given) == len(plain) + 1 and not (
+                out.requires_grad and torch.is_grad_enabled()):
+            return _fill(out, function, arguments, keywords)
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
         if not (has_graph and any_requires_grad(plain)):

@@ -714,6 +714,7 @@ def expect_whole(mesh, shard):
         lambda each: each.unsqueeze(0).__setitem__((0, 7), row),
         lambda each: each.index_copy_(0, torch.tensor([4, 9]), other[:2]),
         lambda each: torch.add(each, other, out=each), lambda each: torch._foreach_lerp_([each], [other], 0.3),
+        lambda each: torch.eye(*each.shape, out=each), lambda each: torch.mul(other, 3.0, out=each),
         lambda each: setattr(each, "data", other.clone()), lambda each: setattr(each, "data", each.data * 2),
         lambda each: nn.utils.vector_to_parameters(torch.arange(float(other.numel())), [each]))
     numbers = (
