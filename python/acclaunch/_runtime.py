@@ -137,6 +137,14 @@ def _program_values(model, optimizer, state, of_rank):
     return values
 
 
+def _to_save(module, optimizer, state, of_rank):
+    """The arguments of the library's functions for what a checkpoint holds."""
+    model = model_of(module)
+    model.write_buffers()
+    values = _program_values(model, optimizer, state, of_rank)
+    return model.handle, optimizer.handle, values, len(values)
+
+
 class Runtime:
     """This process's rank, device and process groups, with the settings that the launcher put into
     the environment; without a launcher, a job of one rank. Collective. Only the thread that made it
@@ -223,11 +231,7 @@ class Runtime:
         rank 0's are saved, of `of_rank` each rank's. Extra states of modules (get_extra_state) are
         saved as `state` is. The folder is complete or absent. Collective. Raises ConfigError,
         with path and reason, on every rank if it cannot be written."""
-        model = model_of(module)
-        model.write_buffers()
-        values = _program_values(model, optimizer, state, of_rank)
-        self._library.runtime_save(self.handle, path_of(directory), model.handle,
-                                   optimizer.handle, values, len(values))
+        self._library.runtime_save(self.handle, path_of(directory), *_to_save(module, optimizer, state, of_rank))
 
     def save_async(self, directory, module, optimizer, state=None, of_rank=None, refuse=False):
         """Saves the state of the call beside the training: a thread copies this rank's values to host memory
@@ -237,12 +241,9 @@ class Runtime:
         ranks alike. All ranks call it. A failure to write does not disturb the training: rank 0 logs a warning,
         and `wait_save` raises it. `save`, `load` and the end of the program wait for a save in flight. Raises
         NotSupportedError for FULL_STATE_DICT and zero3_save_16bit_model."""
-        model = model_of(module)
-        model.write_buffers()
-        values = _program_values(model, optimizer, state, of_rank)
         saved = c.c_int32()
-        self._library.runtime_save_async(self.handle, path_of(directory), model.handle, optimizer.handle,
-                                         values, len(values), int(bool(refuse)), c.byref(saved))
+        self._library.runtime_save_async(self.handle, path_of(directory), *_to_save(module, optimizer, state, of_rank),
+                                         int(bool(refuse)), c.byref(saved))
         return saved.value == 1
 
     @property
@@ -293,11 +294,7 @@ class CheckpointSeries:
     def save(self, module, optimizer, state=None, of_rank=None):
         """Saves the next checkpoint, as Runtime.save, and removes the oldest ones; with the setting
         save_async as Runtime.save_async. Collective."""
-        model = model_of(module)
-        model.write_buffers()
-        values = _program_values(model, optimizer, state, of_rank)
-        self._library.checkpoint_series_save(self._handle, model.handle, optimizer.handle, values,
-                                             len(values))
+        self._library.checkpoint_series_save(self._handle, *_to_save(module, optimizer, state, of_rank))
 
     def keep_in_memory(self, module, optimizer, state=None, of_rank=None):
         """Begins to copy the state to memory that outlives this process, if the number of steps is a multiple of
@@ -305,12 +302,9 @@ class CheckpointSeries:
         True if it has begun; the copy is made beside the training. A failure is a warning. All ranks call it."""
         if not self._library.read("checkpoint_series_is_memory_due", c.c_int32, self._handle, optimizer.handle):
             return False
-        model = model_of(module)
-        model.write_buffers()
-        values = _program_values(model, optimizer, state, of_rank)
         kept = c.c_int32()
-        self._library.checkpoint_series_keep_in_memory(self._handle, model.handle, optimizer.handle, values,
-                                                       len(values), c.byref(kept))
+        self._library.checkpoint_series_keep_in_memory(
+            self._handle, *_to_save(module, optimizer, state, of_rank), c.byref(kept))
         return kept.value == 1
 
     def resume(self, module, optimizer):
