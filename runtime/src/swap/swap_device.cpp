@@ -287,8 +287,10 @@ void SwapDevice::read_bytes(const void* from, std::size_t nbytes, const Visit& v
     SwapDevice& device;
     std::deque<Slot*> slots;
     ~Reads() {  // `visit` may have thrown
+      if (!slots.empty()) {
+        device.end_transfers();
+      }
       for (Slot* const each : slots) {
-        device.transfers_->wait(each->transfer);
         each->state = Slot::State::free;
       }
     }
