@@ -8,6 +8,10 @@
 #include <cstring>
 #include <string>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 // Selects the variant of the kernels at run time, so that one binary uses AVX-512 or AVX2 where the
 // CPU has it and still runs on any x86-64 CPU. Each variant is compiled from kernels_body.inc in
 // its own object file.
@@ -27,6 +31,17 @@ extern const Kernels table;
 
 namespace {
 
+#ifdef __x86_64__
+/// As clang 14 does not know it in __builtin_cpu_supports.
+bool has_f16c() noexcept {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 /// Variants that this CPU supports, fastest first. The generic one is always there.
 struct Available {
   std::array<const Kernels*, 3> variants{};
@@ -37,8 +52,8 @@ struct Available {
     __builtin_cpu_init();
     // __builtin_cpu_supports also checks that the operating system saves the wide registers
     // (XGETBV).
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("f16c");
+    const bool has_avx2 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       variants[count++] = &avx512::table;

@@ -510,9 +510,9 @@ TEST_CASE("products of matrices are one chain of sums per element, in every vari
         Case{24, 64, 100, false, true, true}, Case{50, 50, 40, true, true, false},
         Case{37, 37, 37, true, true, true}, Case{5, 100, 3, false, false, false}}) {
     const auto [m, n, k, symmetric, transposed, adds] = each;
-    CAPTURE(m);
-    CAPTURE(n);
-    CAPTURE(k);
+    CAPTURE(each.rows);
+    CAPTURE(each.columns);
+    CAPTURE(each.inner);
     const auto a = random_values(m * k, 1);
     const auto b = symmetric ? a : random_values(k * n, 2);
     const auto added = random_values(m * n, 3);
