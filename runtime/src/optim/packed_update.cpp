@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace acc::optim {
 
@@ -16,9 +17,11 @@ using sharding::Shard;
 
 namespace {
 
-/// Elements that a thread updates at a time.
+/// Elements that a thread updates at a time, and, with weights or gradients in files, those that
+/// are copied at a time.
 constexpr std::int64_t kTask = PackedStates::kPartNumel;
-static_assert(kTask % kPackedBlock == 0);
+constexpr std::int64_t kCopied = 1 << 20;
+static_assert(kTask % kPackedBlock == 0 && kCopied % kPackedBlock == 0);
 
 std::int64_t blocks_in(std::int64_t numel) {
   return (numel + kPackedBlock - 1) / kPackedBlock;
@@ -44,7 +47,61 @@ std::span<double>::iterator append(const std::array<Extremes, kernels::kMostStat
 /// Memory of at least one byte.
 device::MemoryPtr allocate(const sharding::Context& context, std::int64_t nbytes) {
   const auto size = static_cast<std::int64_t>(sizeof(float));
-  return context.allocate_state(std::max<std::int64_t>(1, (nbytes + size - 1) / size), "moments");
+  return context.allocate_working(std::max<std::int64_t>(1, (nbytes + size - 1) / size), "moments");
+}
+
+/// Some elements of the arrays of an update in memory: where they lie, or, of arrays in files, as
+/// copies.
+class HostArrays {
+ public:
+  HostArrays(device::Device& device, const device::UpdateArrays& arrays, std::size_t begin,
+             std::size_t numel)
+      : device_(device), arrays_(kernels::arrays_from(arrays, begin)) {
+    auto* const grads = const_cast<float*>(arrays_.grads);
+    arrays_.grads = static_cast<const float*>(place(grads, numel * sizeof(float), true, false));
+    arrays_.weights = place(arrays_.weights, numel * nbytes_of(arrays_.weight_dtype), true, true);
+    arrays_.rounded = place(arrays_.rounded, numel * nbytes_of(arrays_.rounded_dtype), false, true);
+  }
+
+  [[nodiscard]] const device::UpdateArrays& arrays() const noexcept { return arrays_; }
+
+  /// Writes what has changed to the files.
+  void write_back() {
+    for (const Copy& each : copies_) {
+      if (each.written) {
+        device_.copy(each.original, each.values.data(), each.values.size(), device_.compute());
+      }
+    }
+  }
+
+ private:
+  struct Copy {
+    void* original;
+    std::vector<std::byte> values;
+    bool written;
+  };
+
+  void* place(void* values, std::size_t nbytes, bool is_read, bool is_written) {
+    if (values == nullptr || device_.host_can_use(values)) {
+      return values;
+    }
+    copies_.push_back({values, std::vector<std::byte>(nbytes), is_written});
+    Copy& copy = copies_.back();
+    if (is_read) {
+      device_.copy(copy.values.data(), values, nbytes, device_.compute());
+    }
+    return copy.values.data();
+  }
+
+  device::Device& device_;
+  device::UpdateArrays arrays_;
+  std::vector<Copy> copies_;
+};
+
+/// The same elements, in HostArrays.
+kernels::PackedRange from_begin(kernels::PackedRange range) {
+  range.begin = 0;
+  return range;
 }
 
 }  // namespace
@@ -61,11 +118,6 @@ PackedStates::PackedStates(const sharding::Context& context, sharding::FlatParam
     throw Error(Errc::not_supported,
                 "states_8bit: states of an optimizer in 8 bits are updated on the CPU in this "
                 "version of libacc_runtime: offload the optimizer to the CPU");
-  }
-  if (context_.swap) {
-    throw Error(Errc::not_supported,
-                "states_8bit: states of an optimizer in 8 bits stay in memory in this version of "
-                "libacc_runtime: remove the offload to nvme");
   }
   const bool is_whole = flat.ignored() || flat.owned().numel == flat.layout().padded_numel;
   for (int i = 0; !is_whole && i < context.groups.plan.shard_size(); ++i) {
@@ -178,8 +230,10 @@ void PackedStates::measure(const Step& step, std::span<double> message) {
   arrays.clip = step.clip;
   auto to = message.begin();
   for (const Block& block : own_divided()) {
-    to = append(kernels::measure_packed(step_of(step, block.parameter), arrays, part_of(block),
-                                        {signed_.data(), states_.size()}),
+    const kernels::PackedRange part = part_of(block);
+    const HostArrays host(*context_.updater, arrays, part.begin, part.numel);
+    to = append(kernels::measure_packed(step_of(step, block.parameter), host.arrays(),
+                                        from_begin(part), {signed_.data(), states_.size()}),
                 states_.size(), to);
   }
 }
@@ -205,16 +259,21 @@ void PackedStates::update(const Step& step, std::span<const std::span<const doub
   device::UpdateArrays arrays = flat_.update_arrays(step.number);
   arrays.clip = step.clip;
   const kernels::SignedStates states{signed_.data(), states_.size()};
-  for (const Block& block : own_divided()) {
-    const BlockExtremes known = extremes_of(block, messages);
-    kernels::update_packed(step_of(step, block.parameter), arrays, part_of(block), states,
-                           {known.data(), states_.size()});
-  }
-  // Complete blocks, in parallel.
   struct Task {
     const kernels::UpdateStep* step;
     kernels::PackedRange range;
   };
+  const auto run = [&](const Task& task, std::span<const Extremes> known) {
+    HostArrays host(*context_.updater, arrays, task.range.begin, task.range.numel);
+    kernels::update_packed(*task.step, host.arrays(), from_begin(task.range), states, known);
+    host.write_back();
+  };
+  for (const Block& block : own_divided()) {
+    const BlockExtremes known = extremes_of(block, messages);
+    run({&step_of(step, block.parameter), part_of(block)}, {known.data(), states_.size()});
+  }
+  // Complete blocks, in parallel unless a file is read and written.
+  const std::int64_t size = context_.swap ? kCopied : kTask;
   std::vector<Task> tasks;
   for (const Piece& piece : pieces_) {
     if (!piece.packed) {
@@ -226,28 +285,35 @@ void PackedStates::update(const Step& step, std::span<const std::span<const doub
                                  ? piece_end
                                  : piece_end / kPackedBlock * kPackedBlock;
     for (std::int64_t begin = blocks_in(piece.in_parameter) * kPackedBlock; begin < end;
-         begin += kTask) {
+         begin += size) {
       tasks.push_back(
-          {&step_of(step, piece.parameter), range(piece, begin, std::min(begin + kTask, end))});
+          {&step_of(step, piece.parameter), range(piece, begin, std::min(begin + size, end))});
     }
   }
-  context_.updater->run_parts(tasks.size(), [&](std::size_t i) {
-    kernels::update_packed(*tasks[i].step, arrays, tasks[i].range, states);
-  });
+  if (context_.swap) {
+    for (const Task& task : tasks) {
+      run(task, {});
+    }
+  } else {
+    context_.updater->run_parts(tasks.size(), [&](std::size_t i) { run(tasks[i], {}); });
+  }
 }
 
 // The arrays of the update begin with the piece, as its states do.
 void PackedStates::update_whole(const Piece& piece, const Step& step,
-                                device::UpdateArrays arrays) const {
-  arrays = kernels::arrays_from(arrays, static_cast<std::size_t>(piece.in_shard));
+                                const device::UpdateArrays& all) const {
+  device::Device& updater = *context_.updater;
+  HostArrays host(updater, all, static_cast<std::size_t>(piece.in_shard),
+                  static_cast<std::size_t>(piece.numel));
+  device::UpdateArrays arrays = host.arrays();
   arrays.moment_dtype = DType::float32;
   std::array<void**, kernels::kMostStates> places = {&arrays.first, &arrays.second, &arrays.third};
   for (std::size_t i = 0; i < values_.size(); ++i) {
     *places[i] = values_[i].whole->as<float>() + piece.at;
   }
   const device::UpdateRange range{0, piece.numel, flat_.parameters()[piece.parameter].weight_decay};
-  device::Device& updater = *context_.updater;
   updater.update(step_of(step, piece.parameter), arrays, {&range, 1}, updater.compute());
+  host.write_back();
 }
 
 void PackedStates::read(std::size_t state, std::int64_t begin, std::int64_t numel,

@@ -30,7 +30,7 @@ class PackedStates {
     bool is_signed = false;
   };
   /// groups: of the optimizer, by parameter. Throws Error(not_supported) if the optimizer runs on a
-  /// GPU or its states are offloaded to files. context and flat outlive this.
+  /// GPU. context and flat outlive this.
   PackedStates(const sharding::Context& context, sharding::FlatParameter& flat,
                std::vector<State> states, std::vector<std::size_t> groups, std::int64_t min_numel);
 
@@ -51,7 +51,7 @@ class PackedStates {
   [[nodiscard]] bool divides_blocks() const;
   /// Number of doubles by which a rank describes its parts of divided blocks; the same on all
   /// ranks.
-  [[nodiscard]] std::size_t message_numel() const noexcept { return 2 * 2 * states_.size(); }
+  [[nodiscard]] std::size_t message_numel() const noexcept { return states_.size() * 2 * 2; }
   /// Writes the description of this rank's parts, after the coming step, to `message`.
   void measure(const Step& step, std::span<double> message);
   /// Makes the step. messages: `measure` of the ranks of the shard group, in their order; empty if
@@ -122,7 +122,7 @@ class PackedStates {
     return step.updates[groups_[parameter]];
   }
   void pack(std::size_t state, const kernels::PackedRange& range, const float* values, float scale);
-  void update_whole(const Piece& piece, const Step& step, device::UpdateArrays arrays) const;
+  void update_whole(const Piece& piece, const Step& step, const device::UpdateArrays& all) const;
 
   const sharding::Context& context_;
   sharding::FlatParameter& flat_;

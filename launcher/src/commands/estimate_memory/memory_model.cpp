@@ -31,11 +31,16 @@ class Model {
   RankMemory memory() {
     add_parameters();
     add_gradients();
-    place_state(memory_.optimizer, (size_.states_8bit ? packed(moments()) : stored_ * moments()) /
-                                       (on_.shard_optimizer ? shards_ : 1));
+    const std::int64_t sharers = on_.shard_optimizer ? shards_ : 1;
+    if (size_.states_8bit) {  // never in a file
+      place(memory_.optimizer, packed(moments()) / sharers, offloads());
+    } else {
+      place_state(memory_.optimizer, stored_ * moments() / sharers);
+    }
     if (size_.nvme != Offload::none) {
       const settings::NvmeSettings usual;
-      place(memory_.nvme_buffers, usual.buffer_count * usual.queue_depth * usual.block_size, true);
+      const std::int64_t buffer = std::int64_t{usual.queue_depth} * usual.block_size;
+      place(memory_.nvme_buffers, usual.buffer_count * buffer, true);
     }
     add_gathered();
     add_gradient_buffers();
@@ -103,7 +108,7 @@ class Model {
     place(memory_.snapshot, one * (2 + (sends ? 2 : 0) + (stages ? 1 : 0)), true);
   }
 
-  /// The same for master weights and moments, which may be in a file.
+  /// The same for what may be in a file: master weights and moments.
   void place_state(std::int64_t& part, std::int64_t nbytes) {
     if (size_.nvme != Offload::none) {
       memory_.nvme += nbytes;

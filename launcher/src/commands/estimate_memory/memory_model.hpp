@@ -32,8 +32,8 @@ struct TrainingSize {
   bool no_sync = false;        ///< accumulates gradients of micro-steps without reducing them
   bool save_async = false;     ///< checkpoints are written beside the training
   bool memory_checkpoints = false;  ///< memory_checkpoint_every
-  Offload nvme = Offload::none;  ///< on the CPU: moments and separate master weights, or also the
-                                 ///< weights, are in files
+  Offload nvme = Offload::none;  ///< on the CPU: moments (not those in 8 bits) and separate master
+                                 ///< weights, or also the weights, are in files
   /// Elements of parameters that are never freed (stage3_param_persistence_threshold).
   std::int64_t persistent = 0;
   /// Elements that stay gathered until their next use: the smaller one of

@@ -286,6 +286,14 @@ TEST_CASE("estimate-memory: states in 8 bits, and their snapshot in float32") {
       commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
   CHECK(memory.optimizer == (2 * kParameters + 4 * 2 * kParameters / 256) / 4);
   CHECK(memory.snapshot == 4 * 3 * kParameters / 4);
+
+  size.on_cpu = true;
+  size.nvme = commands::Offload::optimizer;
+  size.sixteen_bit = true;
+  const commands::RankMemory in_files =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
+  CHECK(in_files.optimizer == memory.optimizer);
+  CHECK(in_files.nvme == 4 * kParameters / 4);  // master weights
 }
 
 TEST_CASE("estimate-memory: weights trained in 16 bits need no separate master weights") {
