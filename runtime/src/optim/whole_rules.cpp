@@ -78,6 +78,7 @@ class FactoredSquares {
         of_rows_(of.states[0]),
         of_columns_(of.states[1]) {
     std::vector<double> sums(columns_);
+    std::span<float> means = of_columns_;
     for (std::size_t first = 0; first < of_rows_.size(); first += rows_) {
       std::ranges::fill(sums, 0.0);
       for (std::size_t row = first; row < first + rows_; ++row) {
@@ -90,24 +91,26 @@ class FactoredSquares {
         move_towards(of_rows_[row], sum / static_cast<double>(columns_), by);
       }
       for (std::size_t column = 0; column < columns_; ++column) {
-        move_towards(of_columns_[first / rows_ * columns_ + column],
-                     sums[column] / static_cast<double>(rows_), by);
+        move_towards(means[column], sums[column] / static_cast<double>(rows_), by);
       }
+      means = means.subspan(columns_);
     }
   }
 
   /// Returns the estimated squares. least: of the mean over rows by which they are divided.
   [[nodiscard]] std::vector<double> estimate(double least) const {
     std::vector<double> squares;
+    std::span<const float> columns = of_columns_;
     for (std::size_t first = 0; first < of_rows_.size(); first += rows_) {
       const auto rows = of_rows_.subspan(first, rows_);
       const double mean = std::max(
           std::accumulate(rows.begin(), rows.end(), 0.0) / static_cast<double>(rows_), least);
       for (const float row : rows) {
-        for (std::size_t column = 0; column < columns_; ++column) {
-          squares.push_back(row * of_columns_[first / rows_ * columns_ + column] / mean);
+        for (const float column : columns.first(columns_)) {
+          squares.push_back(static_cast<double>(row) * column / mean);  // may be below floats
         }
       }
+      columns = columns.subspan(columns_);
     }
     return squares;
   }
@@ -150,6 +153,9 @@ struct Adafactor {
   }
 
   void compute(const WholeParameter& of, const WholeStep& step) const {
+    if (of.values.empty()) {
+      return;
+    }
     const double by = std::pow(static_cast<double>(step.number), decay_rate);
     const double added = is_torchs ? 0.0 : eps1;
     std::vector<double> update = squares_of(of, by, added);

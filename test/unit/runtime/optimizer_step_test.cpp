@@ -400,6 +400,27 @@ TEST_CASE("rules of whole parameters give the same weights in every layout") {
   }
 }
 
+TEST_CASE("gradients of zero change no weights with Adafactor") {
+  for (const char* name : {"adafactor", "adafactor_transformers"}) {
+    CAPTURE(std::string(name));
+    Weights before;
+    const auto after =
+        on_ranks<Weights>(job_of(Strategy::full_shard, 2), [&](acc::Runtime& runtime) {
+          auto model = runtime.model(9);
+          ModuleNet net(model, mixed_units());
+          auto optimizer = model.optimizer(acc::NamedRule{name});
+          const Weights initial = net.read();
+          if (runtime.rank() == 0) {
+            before = initial;
+          }
+          net.micro_step([](const std::string&, int, float) { return 0.0F; });
+          optimizer.step();
+          return net.read();
+        });
+    CHECK(distance(before, after) == 0.0);
+  }
+}
+
 TEST_CASE("a rule of the program for matrices is called once for each, with its states") {
   // The sums of rows and columns so far, of which the product is the update.
   acc::MatrixRule rule{
