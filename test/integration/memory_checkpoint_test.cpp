@@ -240,7 +240,11 @@ TEST_CASE("--rejoin and --spares are refused where they are not possible") {
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--data_record", "unused"},
                 "--data_record"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--spares", "1"},
-                "needs a rendezvous of kind c10d"}}) {
+                "needs a rendezvous of kind c10d"},
+        Refused{
+            {"--num_processes", "2", "--max_restarts", "1", "--spares", "1", "--num_machines", "2",
+             "--rdzv_backend", "c10d", "--machine_rank", "1", "--main_process_ip", "127.0.0.1"},
+            "none is bound to a rank"}}) {
     std::vector<std::string> command = {kBin + "/acclaunch", "--cpu", "--rejoin"};
     command.insert(command.end(), each.flags.begin(), each.flags.end());
     command.insert(command.end(), {"--", "/bin/true"});

@@ -201,6 +201,27 @@ def fewer_machines_start_again(folder):
         machines.stop()
 
 
+def a_stop_signal_ends_workers_that_wait_for_a_rank(folder, without_daemon=False):
+    """No time limit ends them. Without a daemon no server learns of the signal."""
+    machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "stopped", flags=["--shutdown_timeout", 3600])
+    try:
+        machines.wait_for("tokens/s", 3)
+        machines.running[1].send_signal(signal.SIGKILL)
+        machines.running[1].wait()
+        machines.wait_for(r"is lost: [^~]*waiting for machines: 1 of 2", 1)
+        if without_daemon:
+            machines.daemon.stop()
+            machines.wait_for("waiting for the rendezvous", 1)
+        machines.running[0].send_signal(signal.SIGTERM)
+        assert machines.running[0].wait(DEADLINE) != 0, machines.output()
+    finally:
+        machines.stop()
+
+
+def a_stop_signal_ends_workers_while_the_daemon_is_gone(folder):
+    a_stop_signal_ends_workers_that_wait_for_a_rank(folder, without_daemon=True)
+
+
 def a_program_that_does_not_rejoin_is_started_again(folder):
     """The machine whose worker is killed says so, and all workers end with the next attempt."""
     program = ["/bin/sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; exec sleep 1000"]
@@ -224,7 +245,8 @@ for case in (
         survivors_keep_their_processes(pathlib.Path(temporary), *case)
     print("ok --rejoin", *case, flush=True)
 
-for check in (a_program_that_does_not_rejoin_is_started_again, fewer_machines_start_again):
+for check in (a_program_that_does_not_rejoin_is_started_again, fewer_machines_start_again,
+              a_stop_signal_ends_workers_that_wait_for_a_rank, a_stop_signal_ends_workers_while_the_daemon_is_gone):
     with tempfile.TemporaryDirectory() as temporary:
         check(pathlib.Path(temporary))
     print("ok --rejoin,", check.__name__.replace("_", " "), flush=True)

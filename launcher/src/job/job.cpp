@@ -28,6 +28,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <system_error>
@@ -248,9 +249,9 @@ asio::awaitable<bool> Job::run_attempt() {
   }
   if (!attempt_->result) {
     attempt_->result = co_await settle(outcome);
+    report_lost_machines(*attempt_->result);
   }
   const RoundResult& round_result = *attempt_->result;
-  report_lost_machines(round_result);
   const report::JobReport report = report_of(round_result);
   status_ = report.exit_status;
   publish(report, round_result);
@@ -273,6 +274,32 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
     advance(event_of(*end));
     co_return supervision::AttemptOutcome{};
   }
+  attempt_->supervisor.emplace(runner_.io().get_executor(), runner_.output(), supervisor_options());
+  advance(JobEvent::workers_start);
+  logs_.keep();
+  std::vector<supervision::WorkerSpec> specs = worker_specs();
+  if (!specs.empty()) {
+    logs_.name_ranks(attempt_->number, specs.front().rank);
+  }
+  monitor_workers(specs);
+  attempt_->specs = specs;
+  asio::co_spawn(
+      runner_.io(), attempt_->supervisor->run(std::move(specs)),
+      [attempt = &*attempt_](const std::exception_ptr& fault, supervision::AttemptOutcome outcome) {
+        attempt->fault = fault;
+        attempt->outcome = std::move(outcome);
+        attempt->news.open();
+      });
+  supervision::AttemptOutcome outcome = co_await await_workers();
+  if (attempt_->rank_monitor) {
+    attempt_->rank_monitor->finish(outcome.workers);
+  }
+  co_await first_failure_is_explained();
+  note_phases(outcome);
+  co_return outcome;
+}
+
+supervision::Supervisor::Options Job::supervisor_options() {
   supervision::Supervisor::Options options;
   options.shutdown_timeout = plan_.supervision.shutdown_timeout;
   options.stuck_timeout = plan_.supervision.stuck_timeout;
@@ -306,29 +333,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   options.look_inside = [this] { return look_inside(); };
   options.job_control = &job_control_;
   options.before_stop = [this] { runner_.output().hide_status(); };
-  attempt_->supervisor.emplace(runner_.io().get_executor(), runner_.output(), std::move(options));
-  advance(JobEvent::workers_start);
-  logs_.keep();
-  std::vector<supervision::WorkerSpec> specs = worker_specs();
-  if (!specs.empty()) {
-    logs_.name_ranks(attempt_->number, specs.front().rank);
-  }
-  monitor_workers(specs);
-  attempt_->specs = specs;
-  asio::co_spawn(runner_.io(), attempt_->supervisor->run(std::move(specs)),
-                 [this, attempt = &*attempt_](const std::exception_ptr& fault,
-                                              supervision::AttemptOutcome outcome) {
-                   attempt->fault = fault;
-                   attempt->outcome = std::move(outcome);
-                   attempt->news.open();
-                 });
-  supervision::AttemptOutcome outcome = co_await await_workers();
-  if (attempt_->rank_monitor) {
-    attempt_->rank_monitor->finish(outcome.workers);
-  }
-  co_await first_failure_is_explained();
-  note_phases(outcome);
-  co_return outcome;
+  return options;
 }
 
 /// Waits until all workers have ended. If workers are lost, joins the next round with the others.
@@ -346,7 +351,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::await_workers() {
       fault = std::current_exception();
     }
     if (fault || attempt_->result) {
-      attempt_->membership->end_round("the job goes on without the workers of this machine");
+      end_replacement();
       attempt_->supervisor->on_peer_failure();
     }
   }
@@ -380,6 +385,13 @@ asio::awaitable<void> Job::renew_round() {
   auto next = co_await rounds_->next();
   if (!next) {  // the job has ended meanwhile
     attempt_->result->end = rounds_->known_end();
+    if (stop_) {  // of which no server may know
+      attempt_->result->end = AttemptEnd{.machine_rank = round_->machine_rank,
+                                         .host = host_,
+                                         .exit_status = stop_->exit_status,
+                                         .cause = stop_->cause,
+                                         .reason = stop_->reason};
+    }
     attempt_->result->next = RoundResult::Next::finished;
     co_return;
   }
@@ -393,6 +405,13 @@ asio::awaitable<void> Job::renew_round() {
   const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
   attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round), meeting_of(now));
   std::vector<supervision::WorkerSpec> specs = worker_specs();
+  for (const supervision::WorkerRecord& worker : attempt_->supervisor->workers()) {
+    std::error_code ignored;  // of the process that is lost
+    if (const std::string file = logs_.error_file(attempt_->number, worker.local_rank);
+        worker.end && !file.empty()) {
+      std::filesystem::remove(file, ignored);
+    }
+  }
   for (std::size_t i = 0; i < specs.size(); ++i) {
     specs[i].reports = attempt_->specs[i].reports;
     specs[i].reports_variable = attempt_->specs[i].reports_variable;
@@ -501,6 +520,9 @@ void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
       }
     }
   } catch (const Error& error) {
+    if (plan_.supervision.rejoins) {
+      throw;  // the workers of this machine would not meet the others
+    }
     say(error.what());
     return;
   }

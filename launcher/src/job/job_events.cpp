@@ -283,11 +283,21 @@ void Job::stop_workers_when_known(supervision::PassedSignal signal) {
   });
 }
 
+/// Ends the waits of workers for ranks that are being replaced: nobody will start those any more.
+void Job::end_replacement() {
+  using enum supervision::AttemptState;
+  const auto state = attempt_->supervisor->state();
+  if (attempt_->membership && (state == holding || state == replacing)) {
+    attempt_->membership->end_round("the job ends or starts again while ranks are replaced");
+  }
+}
+
 /// Sends the pending signal of `stop_workers_when_known`, if there is one.
 void Job::stop_workers() {
   attempt_->end_spreads.cancel();
   const auto signal = std::exchange(attempt_->signal_to_workers, std::nullopt);
   if (signal && has_workers(state_)) {
+    end_replacement();
     attempt_->supervisor->stop(*signal);
   }
 }
@@ -552,6 +562,7 @@ void Job::follow(const AttemptEnd& end) {
   if (attempt_ && attempt_->signal_to_workers) {
     stop_workers();
   } else if (action == JobAction::follow) {
+    end_replacement();
     attempt_->supervisor->on_peer_failure();
   }
   if (breaks_groups(end)) {

@@ -117,6 +117,7 @@ class Job {
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<supervision::AttemptOutcome> run_workers();
+  supervision::Supervisor::Options supervisor_options();
   boost::asio::awaitable<supervision::AttemptOutcome> await_workers();
   boost::asio::awaitable<void> renew_round();
   boost::asio::awaitable<rendezvous::RoundResult> settle(
@@ -155,6 +156,7 @@ class Job {
   void stop(JobEvent event, const StopRequest& request);
   void stop_workers_when_known(supervision::PassedSignal signal);
   void stop_workers();
+  void end_replacement();
   void stop_in_time();
   boost::asio::awaitable<void> end_after_time_limit();
   boost::asio::awaitable<void> look_inside();

@@ -348,7 +348,8 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   const bool is_engine_acc =
       draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
   const char* const why =
-      plan.supervision.max_restarts == 0 ? "needs a job with restarts"
+      plan.supervision.max_restarts == 0 && draft.settings.integer("spares"_key) == 0
+          ? "needs a job with restarts, or --spares"
       : plan.layout.num_machines == 1 && plan.layout.local_world_size == 1 ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"
       : plan.device == settings::Device::cuda ? "works on the CPU only in this version"
@@ -364,7 +365,8 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
 /// Refuses --spares where a machine cannot take the place of another.
 void check_spares(const Draft& draft, const LaunchPlan& plan) {
   if (draft.settings.integer("spares"_key) > 0 &&
-      (plan.rendezvous.backend != RendezvousPlan::Backend::c10d || plan.layout.num_machines == 1)) {
+      (plan.rendezvous.backend != RendezvousPlan::Backend::c10d || plan.layout.num_machines == 1 ||
+       plan.rendezvous.machine_rank_was_given)) {
     throw Error(Errc::config,
                 draft.given("spares"_key).where +
                     " needs a rendezvous of kind c10d and several machines, of which none is "

@@ -206,13 +206,13 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
     worker.died_at = std::chrono::steady_clock::now();
   }
   worker.told_to_end = worker.told_to_end && !ended_by_itself(worker);
-  if (!end.ok() && (state_ == AttemptState::running || state_ == AttemptState::replacing)) {
+  if (!end.ok() && state_ < AttemptState::failing) {
     first_to_fail_ = index;
   }
   // While a worker is replaced, another one that exits has an error of its own, or cannot rejoin.
   const bool may_be_replaced =
-      state_ == AttemptState::running || state_ == AttemptState::holding ||
-      (state_ == AttemptState::replacing && end.kind == ProcessEnd::Kind::killed);
+      state_ < AttemptState::failing &&
+      (state_ != AttemptState::replacing || end.kind == ProcessEnd::Kind::killed);
   const bool is_replaced =
       !end.ok() && options_.is_replaced && may_be_replaced && options_.is_replaced(worker);
   if (is_replaced && !lost_) {

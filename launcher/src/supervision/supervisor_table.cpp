@@ -15,17 +15,15 @@ constexpr AttemptState S = AttemptState::stopping;
 constexpr AttemptState K = AttemptState::killing;
 constexpr AttemptState E = AttemptState::ended;
 
-// Four entries need a reason. A stop signal in the state `stopping` kills: the user pressed Ctrl-C
+// Three entries need a reason. A stop signal in the state `stopping` kills: the user pressed Ctrl-C
 // again and does not want to wait. all_ended in the state `failing` does nothing: the root cause
 // may be a worker of another machine, whose report must be received first. workers_lost in the
-// states `failing` and later is a failure like others: nothing is started any more. A worker that
-// fails in the state `holding` is started again with those that are lost: a program that does not
-// know how to rejoin ends like this.
+// states `failing` and later is a failure like others: nothing is started any more.
 // clang-format off
 constexpr std::array<std::array<AttemptStep, kAttemptEvents>, kAttemptStates> kTable = {{
     //              succeeded  failed           lost       formed        cause_is_known all_ended    stop_signal  peer_failed  time_is_over     all_rejoined
     /* running */  {{{R, none}, {F, find_cause}, {H, hold}, {R, none},    {R, none}, {E, finish}, {S, stop}, {S, stop}, {R, none},       {R, none}}},
-    /* holding */  {{{H, none}, {H, none},       {H, none}, {P, replace}, {H, none}, {H, none},   {S, stop}, {S, stop}, {H, none},       {H, none}}},
+    /* holding */  {{{H, none}, {F, find_cause}, {H, none}, {P, replace}, {H, none}, {H, none},   {S, stop}, {S, stop}, {H, none},       {H, none}}},
     /* replacing */{{{P, none}, {F, find_cause}, {H, hold}, {P, none},    {P, none}, {E, finish}, {S, stop}, {S, stop}, {F, blame_lost}, {R, go_on}}},
     /* failing */  {{{F, none}, {F, none},       {F, none}, {F, none},    {S, stop}, {F, none},   {S, stop}, {S, stop}, {S, stop},       {F, none}}},
     /* stopping */ {{{S, none}, {S, none},       {S, none}, {S, none},    {S, none}, {E, finish}, {K, kill}, {S, none}, {K, kill},       {S, none}}},

@@ -167,6 +167,9 @@ void Agent::Impl::lose(const std::string& why) {
   if (is_in_round() && !connection_.recovers()) {
     return give_up(why);
   }
+  if (!is_in_round() && connection_.is_admitted()) {
+    lines_.begin();  // the join timeout, for a spare that has waited for longer
+  }
   connection_.end(why);
   logger(Component::rendezvous)
       .debug("connection to {} lost: {}", servers_.where(), connection_.why());
@@ -275,6 +278,10 @@ void Agent::Impl::end(AttemptEnd end) {
   }
   if (round_) {
     round_->own_end = end;
+  } else if (!connection_) {  // between two rounds: no server learns of it
+    place_.move_to(Place::Closed{});
+    pause_.cancel();
+    news_.open();
   }
   connection_.send(rounds::End{std::move(end)});
 }

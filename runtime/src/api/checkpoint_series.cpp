@@ -193,12 +193,29 @@ bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optim
   }
 }
 
-/// Later snapshots of this rank are of a run that is not continued: another rank may lack them.
 std::optional<CheckpointSeries::Resumed> CheckpointSeries::resume(Model& model,
                                                                   Optimizer& optimizer) const {
+  return go_back(model, optimizer, true);
+}
+
+/// Later snapshots of this rank are of a run that is not continued: another rank may lack them.
+/// can_begin: this rank has its initial values, or can make them again. If one cannot and there is
+/// nothing to load, all ranks fail, so that all are started again.
+std::optional<CheckpointSeries::Resumed> CheckpointSeries::go_back(Model& model,
+                                                                   Optimizer& optimizer,
+                                                                   bool can_begin) const {
   auto resumed = load_newest(model, optimizer);
   if (runtime_.state_->snapshots != nullptr) {
     runtime_.state_->snapshots->forget_after(optimizer.steps(), absolute(folder_));
+  }
+  if (!resumed && runtime_.state_->replaces_ranks()) {
+    const std::array<double, 1> own = {can_begin ? 0.0 : 1.0};
+    const auto all = runtime_.all_gather(own);
+    if (std::ranges::count(all, 0.0) != std::ssize(all)) {
+      throw Error(Errc::not_supported,
+                  "there is no checkpoint to go back to, and initialisers of the program are "
+                  "called only once: save at the start, or start the job again");
+    }
   }
   return resumed;
 }
@@ -208,13 +225,7 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::rejoin(Model& model,
   while (true) {
     runtime_.state_->rejoin();
     try {
-      auto resumed = resume(model, optimizer);
-      if (!resumed && !model.state_->knows_initial_values()) {
-        throw Error(Errc::not_supported,
-                    "there is no checkpoint to go back to, and initialisers of the program are "
-                    "called only once: save at the start, or start the job again");
-      }
-      return resumed;
+      return go_back(model, optimizer, model.state_->knows_initial_values());
     } catch (const Error& error) {
       if (!can_rejoin(error)) {
         throw;

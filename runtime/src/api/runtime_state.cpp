@@ -214,13 +214,28 @@ sharding::Groups RuntimeState::meet() {
     try {
       return meet_in_epoch();
     } catch (const Error& error) {
-      const bool may_be_loss = error.code() == Errc::connection || can_rejoin(error);
-      if (!may_be_loss || !replaces_ranks() ||
-          !page_->await_change(epoch_, settings.collective_timeout) || page_->round_end()) {
+      if (!is_of_lost_rank(error) || !page_->await_change(epoch_, settings.collective_timeout) ||
+          page_->round_end()) {
         throw;
       }
     }
   }
+}
+
+/// True if ranks are lost, and a call that meets the others failed because of it. A store may be
+/// gone some time before the launcher knows.
+bool RuntimeState::is_of_lost_rank(const Error& error) const {
+  constexpr std::chrono::seconds kUntilKnown{30};
+  if (replaces_ranks() && error.code() == Errc::connection) {
+    const auto end = std::chrono::steady_clock::now() + kUntilKnown;
+    while (!page_->has_ended(epoch_) && std::chrono::steady_clock::now() < end) {
+      page_->await_news();
+      if (page_->round_end()) {
+        return false;
+      }
+    }
+  }
+  return can_rejoin(error);
 }
 
 /// A store on a machine that is lost fails in other ways than a group that has lost a rank.

@@ -118,6 +118,7 @@ class RuntimeState {
   ConnectStore connect_;
   std::shared_ptr<MembershipPage> page_;  ///< null: the launcher has none
   void open_page();
+  [[nodiscard]] bool is_of_lost_rank(const Error& error) const;
   void connect();
   std::uint32_t epoch_ = 0;
   std::function<void()> check_;  ///< GroupSpec::check of this epoch

@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -32,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -130,6 +132,7 @@ struct Rank {
   std::vector<std::string> memories;  ///< paths of the memory for snapshots, by rank
   fs::path folder;
   std::optional<Kill> kill;
+  bool is_pure = true;  ///< its initial values can be made again
 
   void die_at(Place place, const acc::Optimizer& optimizer) const {
     if (kill && kill->place == place && optimizer.steps() == kill->step) {
@@ -145,7 +148,10 @@ struct Rank {
     settings.snapshot_memory.assign(first, first + identity.local_world_size);
     auto runtime = acc::Runtime::from_settings(settings, store.connect(folder.string()));
     auto model = runtime.model(1);
-    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}},
+    const acc::Initializer half(
+        [](std::uint64_t, std::int64_t, std::span<float> out) { std::ranges::fill(out, 0.5F); });
+    const acc::Initializer initializer = is_pure ? acc::normal(0.5F) : half;
+    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39, {}, initializer}}},
                           {"block", "Block", 0, {{"weight", 140}, {"bias", 17}}},
                           {"head", "Head", 0, {{"weight", 61}}}});
     auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
@@ -237,10 +243,12 @@ struct Rank {
   }
 };
 
+constexpr int kRefused = 17;  ///< exit status
+
 /// Runs a job as its launcher would: replaces the ranks that are killed. Returns the weights of all
-/// ranks, as text.
+/// ranks, as text. is_refused: all ranks are to find that they cannot go on.
 std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
-                                 const std::vector<Kill>& kills) {
+                                 const std::vector<Kill>& kills, bool is_refused = false) {
   const TemporaryFolder folder;
   auto page = MembershipPage::create(true);
   const auto path_of = [](int fd) { return fmt::format("/proc/{}/fd/{}", ::getpid(), fd); };
@@ -254,8 +262,18 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
                        .page = path_of(page.fd()),
                        .memories = paths,
                        .folder = folder.path(),
-                       .kill = kill};
-    ranks[run_process([&] { process.run(rank); })] = rank;
+                       .kill = kill,
+                       .is_pure = !is_refused};
+    ranks[run_process([&] {
+      try {
+        process.run(rank);
+      } catch (const Error& error) {
+        if (error.code() != Errc::not_supported) {
+          throw;
+        }
+        std::_Exit(kRefused);
+      }
+    })] = rank;
   };
   for (int rank = 0; rank < job.world_size; ++rank) {
     memories.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
@@ -269,6 +287,7 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
     start(rank, own);
   }
   bool all_ended_well = true;
+  int num_refused = 0;
   while (!ranks.empty()) {
     int status = 0;
     const pid_t ended = ::waitpid(-1, &status, 0);
@@ -283,12 +302,15 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
       page.end_epoch();
       page.begin_epoch(page.epoch() + 1, {});
       start(rank, {});
+    } else if (WIFEXITED(status) && WEXITSTATUS(status) == kRefused) {
+      ++num_refused;
     } else if (status != 0) {
       all_ended_well = false;
       page.end_round("a rank has failed");
     }
   }
   CHECK(all_ended_well);
+  CHECK(num_refused == (is_refused ? job.world_size : 0));
   for (const Kill& kill : kills) {
     CHECK(was_killed[static_cast<std::size_t>(kill.rank)]);
   }
@@ -350,6 +372,13 @@ TEST_CASE("ranks go on in their processes when another one is killed and replace
       CHECK(run_job(layout.job, store, history) == expected);
     }
   }
+}
+
+TEST_CASE("without a checkpoint and initial values no rank goes on, also not the new one") {
+  const StoreProcess store;
+  Job job = job_of(Strategy::full_shard, 3);
+  job.sharding.memory_checkpoint_every = 0;
+  run_job(job, store, {{1, 1, Place::backward}}, /*is_refused=*/true);
 }
 
 TEST_CASE("a rank whose launcher replaces none cannot rejoin, and says so") {

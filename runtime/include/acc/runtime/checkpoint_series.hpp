@@ -63,13 +63,16 @@ class ACC_API CheckpointSeries {
   /// `resume` as their first collective call after they have made their optimizer. No scope may be
   /// open. Collective, together with them. Throws Error(not_supported) if the launcher replaces no
   /// ranks, on a GPU, for several models, and for initialisers of the program if there is nothing
-  /// to load; Error(timeout) if no process was replaced in time. The groups then stay unusable.
+  /// to load, then on all ranks; Error(timeout) if no process was replaced in time. The groups then
+  /// stay unusable.
   [[nodiscard]] std::optional<Resumed> rejoin(Model& model, Optimizer& optimizer) const;
   /// True if `error` is Error(peer_lost) and the launcher replaces ranks, so that `rejoin` may go
   /// on.
   [[nodiscard]] bool can_rejoin(const Error& error) const;
 
  private:
+  [[nodiscard]] std::optional<Resumed> go_back(Model& model, Optimizer& optimizer,
+                                               bool can_begin) const;
   [[nodiscard]] std::optional<Resumed> load_newest(Model& model, Optimizer& optimizer) const;
   [[nodiscard]] std::string path_of(std::int64_t number) const;
 

@@ -49,7 +49,7 @@ TEST_CASE("attempt table: the transition of each state and event") {
                                                                  {running, none},
                                                                  {running, none}},
                                                                 {{holding, none},
-                                                                 {holding, none},
+                                                                 {failing, find_cause},
                                                                  {holding, none},
                                                                  {replacing, replace},
                                                                  {holding, none},
@@ -150,8 +150,8 @@ TEST_CASE("attempt table: actions of complete runs") {
   CHECK(Run{peer_failed, peer_failed, worker_failed, all_ended}.actions == Actions{stop, finish});
   CHECK(Run{worker_failed, time_is_over, time_is_over, time_is_over}.actions ==
         Actions{find_cause, stop, kill, give_up});
-  CHECK(Run{workers_lost, all_ended, round_formed, workers_lost, worker_failed, round_formed,
-            all_rejoined, worker_succeeded, all_ended}
+  CHECK(Run{workers_lost, all_ended, round_formed, workers_lost, round_formed, all_rejoined,
+            worker_succeeded, all_ended}
             .actions == Actions{hold, replace, hold, replace, go_on, finish});
   CHECK(Run{workers_lost, round_formed, all_rejoined, worker_failed, cause_is_known, all_ended}
             .actions == Actions{hold, replace, go_on, find_cause, stop, finish});
@@ -160,6 +160,8 @@ TEST_CASE("attempt table: actions of complete runs") {
   CHECK(Run{workers_lost, round_formed, worker_failed, cause_is_known, all_rejoined, all_ended}
             .actions == Actions{hold, replace, find_cause, stop, finish});
   CHECK(Run{workers_lost, peer_failed, all_ended}.actions == Actions{hold, stop, finish});
+  CHECK(Run{workers_lost, worker_failed, round_formed, cause_is_known, all_ended}.actions ==
+        Actions{hold, find_cause, stop, finish});
 }
 
 }  // namespace
