@@ -42,6 +42,13 @@ class Net(nn.Module):
         return F.cross_entropy(self.head(x), (ids + 1) % WORDS)
 
 
+@torch.no_grad()
+def evaluate(model):
+    model.eval()
+    model(torch.arange(WORDS))
+    model.train()
+
+
 def train(steps):
     torch.manual_seed(1)
     model = Net()
@@ -59,6 +66,8 @@ def train(steps):
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
+        if (step + 1) % 2 == 0:
+            evaluate(model)
         print(f"rank {dist.get_rank()} step {step + 1} loss {loss.item():.9g}", flush=True)
         snapshots.keep(step + 1)
 

@@ -637,14 +637,14 @@ def publish_again(parameters):
             _rows.models[number].publish_whole()
 
 
-def _reshard(module, *_):
+def reshard(module, *_):
     """Before anything that takes the parameters for rows."""
     state = state_of(module)
     if state is not None and state.unit is not None:
         state.unit.reshard()
 
 
-def _before_load(module, *_):
+def before_load(module, *_):
     state = state_of(module)
     if state is not None and state.unit is not None:
         state.unit.model.fence()
@@ -800,8 +800,8 @@ def shard(modules, mesh, reshard_after_forward, precision, ignored):
         _sharded.add(each)
         each.register_forward_pre_hook(_uncompiled(state.before_forward), prepend=True, with_kwargs=True)
         each.register_forward_hook(_uncompiled(state.after_forward), with_kwargs=True, always_call=True)
-        each.register_load_state_dict_pre_hook(_before_load)
-        each.register_state_dict_pre_hook(_reshard)
+        each.register_load_state_dict_pre_hook(before_load)
+        each.register_state_dict_pre_hook(reshard)
     return state
 
 
@@ -902,7 +902,7 @@ class ShardedModule(FSDPModule):
         raise NotSupportedError("the engine acc has no FSDPState of torch")
 
     def _apply(self, *arguments, **keywords):
-        _reshard(self)
+        reshard(self)
         return super(FSDPModule, self)._apply(*arguments, **keywords)
 
 

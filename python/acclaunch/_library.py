@@ -338,7 +338,7 @@ _CALLS = {
                                              c.POINTER(c.c_int32)),
     "acc_checkpoint_series_resume": (_POINTER, _POINTER, _POINTER, _POINTERS, c.c_void_p, _SIZE),
     "acc_checkpoint_series_rejoin": (_POINTER, _POINTER, _POINTER, _POINTERS, c.c_void_p, _SIZE),
-    "acc_checkpoint_series_can_rejoin": (_POINTER, c.POINTER(c.c_int32)),
+    "acc_checkpoint_series_can_rejoin": (_POINTER, _INT, c.POINTER(c.c_int32)),
     "acc_program_state_get": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
     "acc_program_state_get_of_rank": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
 }

@@ -11,8 +11,8 @@ import weakref
 
 import torch
 
-from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError, NotSupportedError,
-                                PeerLostError, ProgramValue, SeriesConfig, integer, library, path_of, real, text)
+from acclaunch._library import (ERRORS, DeviceInfo, InvalidArgumentError, NotFoundError, NotSupportedError,
+                                ProgramValue, SeriesConfig, integer, library, path_of, real, text)
 
 OLDEST_TORCH = (2, 6)
 
@@ -331,18 +331,18 @@ class CheckpointSeries:
         return state
 
     def can_rejoin(self, error):
-        """True if `error` is a PeerLostError and the launcher replaces ranks (--rejoin), so that `rejoin` may go
-        on."""
-        return isinstance(error, PeerLostError) and self._library.read(
-            "checkpoint_series_can_rejoin", c.c_int32, self._handle) == 1
+        """True if `error` is that of a call that has lost a rank, such as a PeerLostError, and the launcher replaces
+        ranks (--rejoin), so that `rejoin` may go on."""
+        return type(error) in ERRORS and self._library.read(
+            "checkpoint_series_can_rejoin", c.c_int32, self._handle, ERRORS.index(type(error)) + 1) == 1
 
     def rejoin(self, module, optimizer):
-        """Goes on in this process after a PeerLostError, in a job that was started with --rejoin
-        (docs/checkpoints.md, "Rejoin"): drops the forwards and backwards that the error has left, waits until the
-        launcher has replaced the ranks that have ended, makes all process groups anew, and loads as `resume` does.
-        Returns the program's values as `resume` does. The ranks that are new call `resume`, as their first collective
-        call after they have made their optimizer. Raises NotSupportedError if the launcher replaces no ranks, this
-        job cannot rejoin, or there is no state to go back to; AccTimeoutError if none was replaced in time."""
+        """Goes on in this process after an error for which `can_rejoin` is True (docs/checkpoints.md, "Rejoin"): drops
+        the forwards and backwards that the error has left, waits until the launcher has replaced the ranks that have
+        ended, makes all process groups anew, and loads as `resume` does. Returns the program's values as `resume`
+        does. The ranks that are new call `resume`, as their first collective call after they have made their
+        optimizer. Raises NotSupportedError if the launcher replaces no ranks, this job cannot rejoin, or there is no
+        state to go back to; AccTimeoutError if none was replaced in time."""
         model = model_of(module)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise NotSupportedError("series.rejoin: the process groups of torch.distributed stay without the rank that "

@@ -25,6 +25,7 @@ import zlib
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
@@ -98,11 +99,29 @@ class _ModuleState:
         return {name: each for name, each in self.module.named_modules()
                 if type(each).get_extra_state is not torch.nn.Module.get_extra_state}
 
+    def _shard_again(self, loads=False):
+        """Frees whole parameters that a forward without a backward has left, as in an evaluation."""
+        engine = sys.modules.get("acclaunch._fsdp2")
+        for each in self.module.modules():
+            handle = getattr(each, "_handle", None) if isinstance(each, FullyShardedDataParallel) else None
+            if engine is not None and engine.state_of(each) is not None:
+                engine.reshard(each)
+                if loads:
+                    engine.before_load(each)
+            elif isinstance(each, FSDPModule):
+                each.reshard()
+            elif handle is not None and handle.uses_sharded_strategy and hasattr(
+                    handle.flat_param, "_full_param_padded") and not handle.needs_unshard():  # there after a forward
+                raise NotSupportedError("Snapshots.keep: the parameters of a FullyShardedDataParallel are whole after "
+                                        "a forward without a backward: call keep before an evaluation, or use FSDP 2")
+
     def state_dict(self):
+        self._shard_again()
         return {"tensors": self.tensors(),
                 "extra": {name: each.get_extra_state() for name, each in self._extra().items()}}
 
     def load_state_dict(self, state):
+        self._shard_again(loads=True)
         tensors, saved, extra = self.tensors(), state["tensors"], self._extra()
         if list(tensors) != list(saved) or set(extra) != set(state["extra"]):
             other = sorted(set(tensors) ^ set(saved)) or sorted(set(extra) ^ set(state["extra"])) or ["their order"]
@@ -173,16 +192,17 @@ class _Memory:
             raise NotSupportedError("Snapshots: the launcher's memory has the snapshots of an acc.CheckpointSeries, "
                                     "and a job has one kind of them")
 
+    def _head(self, number):
+        """The _Place of one of the two; None if it has none."""
+        head = os.pread(self.file, self._HEAD.size, number * self._HEAD.size)
+        magic, *values = self._HEAD.unpack(head.ljust(self._HEAD.size, b"\0"))
+        return _Place(*values) if magic == self._MAGIC else None
+
     def _places(self):
         """A list of two: _Place, or None for one that is not whole or of another number of ranks."""
-        found = []
-        for number in range(2):
-            head = os.pread(self.file, self._HEAD.size, number * self._HEAD.size)
-            magic, *values = self._HEAD.unpack(head.ljust(self._HEAD.size, b"\0"))
-            place = _Place(*values)
-            is_whole = magic == self._MAGIC and (place.rank, place.ranks, place.complete) == (self.rank, self.ranks, 1)
-            found.append(place if is_whole else None)
-        return found
+        own = self.rank, self.ranks, 1
+        heads = [self._head(number) for number in range(2)]
+        return [each if each and (each.rank, each.ranks, each.complete) == own else None for each in heads]
 
     def _put(self, number, place):
         os.pwrite(self.file, self._HEAD.pack(self._MAGIC, *place), number * self._HEAD.size)
@@ -201,10 +221,12 @@ class _Memory:
                 and self._checksum(self._mapped(each.start + each.nbytes), each) == each.crc32}
 
     def forget_after(self, step):
-        """Drops snapshots that the run has not kept: others may lack them."""
-        for number, each in enumerate(self._places()):
-            if each is not None and each.step > step:
-                self._put(number, each._replace(complete=0))
+        """Drops snapshots of other histories of the run: of later steps, which others may lack, and of other numbers of
+        ranks."""
+        for number, place in enumerate(self._places()):
+            head = self._head(number)
+            if head is not None and (place is None or place.step > step):
+                self._put(number, head._replace(complete=0))
 
     def write(self, step, meta, tensors):
         """Replaces the older snapshot. Raises OSError if there is no memory; both are left then."""
@@ -254,7 +276,7 @@ def _loaded(meta):
 
 class Snapshots:
     """Keeps the state of these objects in memory that outlives this process, with the setting
-    memory_checkpoint_every; without it `keep` and `resume` do nothing.
+    memory_checkpoint_every; without it `keep` and `resume` do nothing. All ranks make it.
 
     objects: by names, modules and everything with state_dict() and load_state_dict(): optimizers of torch and of
     Accelerate, schedulers, loaders with a position. Their states hold tensors, numbers, strings, bytes, and dicts,
@@ -285,9 +307,31 @@ class Snapshots:
                                        "CheckpointSeries.keep_in_memory)")
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
         self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
-        paths = os.environ.get("ACC_SNAPSHOT_MEMORY", "")
-        own = int(os.environ.get("LOCAL_RANK") or 0)
-        self.memory = _Memory(paths.split(":")[own], self.rank, self.ranks) if self.every and paths else None
+        self.memory = self._open() if self.every else None
+
+    def _open(self):
+        """The memory of this rank; None on all ranks if one has none. Collective."""
+        paths, own = os.environ.get("ACC_SNAPSHOT_MEMORY", "").split(":"), int(os.environ.get("LOCAL_RANK") or 0)
+        memory = refused = lacking = None
+        try:
+            if own < len(paths) and paths[own]:
+                memory = _Memory(paths[own], self.rank, self.ranks)
+            else:
+                lacking = "the launcher has given none"
+        except NotSupportedError as error:
+            refused = str(error)
+        except OSError as error:
+            lacking = str(error)
+        every = self._all((refused, lacking))
+        for each, _ in every:
+            if each is not None:
+                raise NotSupportedError(each)
+        for rank, (_, why) in enumerate(every):
+            if why is not None:
+                if self.rank == 0:
+                    warnings.warn(f"no snapshots in memory: rank {rank} has no memory for them: {why}")
+                return None
+        return memory
 
     def _parameters(self):
         return [each for state in self.objects.values() if isinstance(state, _ModuleState)

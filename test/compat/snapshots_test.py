@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 
 if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
     print("skipped: no torch or no Accelerate")
@@ -21,7 +22,8 @@ STEPS = 6
 # (rank, step, place) of the kills: before the first snapshot, in one, and behind one.
 KILLS = [(1, 1, "before"), (0, 4, "inside"), (1, 5, "after")]
 SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP"]
-CASES = {"fsdp2": [], "fsdp2 acc": ["--engine", "acc"], "accelerate acc": ["--engine", "acc", *SECTION]}
+CASES = {"fsdp2": [], "fsdp2 acc": ["--engine", "acc"], "fsdp1 acc": ["--engine", "acc"],
+         "accelerate acc": ["--engine", "acc", *SECTION], "fsdp1": []}
 
 
 def install_kills(folder):
@@ -81,6 +83,37 @@ def train_with_accelerate():
         snapshots.keep(step)
 
 
+def train_with_fsdp1():
+    """With an evaluation before each snapshot, which leaves parameters whole."""
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    from acclaunch._library import NotSupportedError
+    from acclaunch.snapshots import Snapshots
+
+    torch.manual_seed(3)
+    model = FullyShardedDataParallel(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)),
+                                     sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(4 + rank)
+    snapshots = Snapshots(model=model, optimizer=optimizer)
+    for step in range(snapshots.resume() + 1, STEPS + 1):
+        loss = model(torch.randn(2, 3)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"rank {rank} step {step} loss {loss.item():.9g}", flush=True)
+        if os.environ.get("ACC_ENGINE") != "acc":
+            snapshots.keep(step)
+        with torch.no_grad():
+            model(torch.ones(1, 3))
+        try:
+            snapshots.keep(step)
+        except NotSupportedError as error:
+            print(f"refused: {error}", flush=True)
+
+
 def worker(source, folder, case):
     import torch
     from leave import leave
@@ -89,6 +122,9 @@ def worker(source, folder, case):
     install_kills(folder)
     if case.startswith("accelerate"):
         train_with_accelerate()
+    elif case.startswith("fsdp1"):
+        torch.distributed.init_process_group("acc" if case.endswith("acc") else "gloo")
+        train_with_fsdp1()
     else:
         sys.path.append(f"{source}/examples/python")
         import train_snapshots
@@ -117,6 +153,8 @@ def run(case, has_kills):
             key, _, value = loss.partition(" loss ")
             found[key].add(value)
     assert len(found) == 2 * STEPS, job.stdout
+    assert ("refused: Snapshots.keep: the parameters of a FullyShardedDataParallel" in job.stdout) == (
+        case == "fsdp1"), job.stdout
     # The snapshot of step 4 lacks rank 0, and is made once more.
     assert [f"resuming from step {step} in memory" in job.stdout for step in (2, 4)] == 2 * [has_kills], job.stdout
     assert ("no snapshot in memory of rank 0, 1 of 2" in job.stdout) == has_kills, job.stdout
@@ -141,7 +179,7 @@ def check_alone():
     import torch
 
     from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
-    from acclaunch.snapshots import Snapshots
+    from acclaunch.snapshots import Snapshots, _Memory
 
     file = os.memfd_create("snapshots")
     settings = {"ACC_MEMORY_CHECKPOINT_EVERY": "1", "ACC_SNAPSHOT_MEMORY": f"/proc/{os.getpid()}/fd/{file}"}
@@ -198,7 +236,21 @@ def check_alone():
             Snapshots(model=torch.nn.Linear(2, 3), optimizer=optimizer).resume)
     os.pwrite(file, b"another kind of snapshot", 0)
     refused(NotSupportedError, "acc.CheckpointSeries", lambda: Snapshots(counter=counter))
+    # A history of another number of ranks is dropped when the next one begins.
+    os.ftruncate(file, 0)
+    memories = [_Memory(settings["ACC_SNAPSHOT_MEMORY"], 0, ranks) for ranks in (2, 3)]
+    memories[0].write(4, b"", [])
+    assert memories[1].steps() == set() and memories[0].steps() == {4}
+    memories[1].forget_after(-1)
+    assert memories[0].steps() == set()
     os.close(file)
+    for paths, why in (("", "the launcher has given none"), ("/nowhere", "No such file")):
+        os.environ["ACC_SNAPSHOT_MEMORY"] = paths
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            assert not Snapshots(counter=counter).keep(1)
+        assert len(said) == 1 and "rank 0 has no memory for them: " in str(said[0].message) and why in str(
+            said[0].message), said
     for name in settings:
         del os.environ[name]
     assert not Snapshots(counter=counter).keep(1)

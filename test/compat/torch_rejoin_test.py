@@ -124,7 +124,7 @@ def worker(folder, kind):
                     series.save(model, optimizer, {"made": made + 1})
             runtime.barrier()
             return
-        except acc.PeerLostError as error:
+        except acc.Error as error:
             if not series.can_rejoin(error):
                 raise
             rejoins = True

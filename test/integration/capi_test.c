@@ -418,7 +418,7 @@ static void expect_series(const Program* p, const char* parent) {
   EXPECT_OK(acc_checkpoint_series_resume(series, p->model, p->optimizer, NULL, from, sizeof from));
   EXPECT(acc_checkpoint_series_rejoin(series, p->model, p->optimizer, NULL, from, sizeof from) ==
          ACC_NOT_SUPPORTED); /* this launcher replaces no ranks */
-  EXPECT_OK(acc_checkpoint_series_can_rejoin(series, &due));
+  EXPECT_OK(acc_checkpoint_series_can_rejoin(series, ACC_PEER_LOST, &due));
   EXPECT(due == 0);
   EXPECT(strcmp(from, path) == 0);
   acc_checkpoint_series_free(series);

@@ -194,10 +194,10 @@ ACC_API acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, a
                                                 acc_optimizer* optimizer, acc_program_state** state,
                                                 char* from, size_t capacity) ACC_NOEXCEPT;
 
-/* *can = 1 if the launcher replaces ranks, so that acc_checkpoint_series_rejoin may go on after
- * ACC_PEER_LOST; else 0. Not collective. */
+/* *can = 1 if a call that failed with `status` has lost a rank, and the launcher replaces ranks, so
+ * that acc_checkpoint_series_rejoin may go on; else 0. Not collective. */
 ACC_API acc_status acc_checkpoint_series_can_rejoin(const acc_checkpoint_series* series,
-                                                    int32_t* can) ACC_NOEXCEPT;
+                                                    acc_status status, int32_t* can) ACC_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,8 @@
 // caller's header determines (`for_each_of`).
 #include "capi/capi.hpp"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <vector>
@@ -323,10 +325,16 @@ acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model
   return resume_by(&acc::CheckpointSeries::rejoin, series, model, optimizer, state, from, capacity);
 }
 
-acc_status acc_checkpoint_series_can_rejoin(const acc_checkpoint_series* series,
+acc_status acc_checkpoint_series_can_rejoin(const acc_checkpoint_series* series, acc_status status,
                                             std::int32_t* can) noexcept {
   return guarded([&] {
     std::int32_t& result = required(can, "can");
-    result = required(series, "series").value.can_rejoin(Error(Errc::peer_lost, "")) ? 1 : 0;
+    const acc::CheckpointSeries& known = required(series, "series").value;
+    constexpr std::array kOfLosses = {Errc::peer_lost, Errc::collective, Errc::timeout,
+                                      Errc::connection};
+    const bool rejoins = std::ranges::any_of(kOfLosses, [&](Errc code) {
+      return status_of(code) == status && known.can_rejoin(Error(code, ""));
+    });
+    result = rejoins ? 1 : 0;
   });
 }
