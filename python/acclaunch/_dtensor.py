@@ -93,10 +93,13 @@ def _change_elements(function, name, tensor, arguments, keywords):
 def _fill(out, function, arguments, keywords):
     """A function without other DTensors, such as torch.eye(…, out=out), of which torch makes each rank's rows a whole
     result."""
-    made = torch.empty(out.shape, dtype=out.dtype, device=out._local_tensor.device)
+    mesh, made = out.device_mesh, torch.empty(out.shape, dtype=out.dtype, device=out._local_tensor.device)
     function(*arguments, **{**keywords, "out": made})
-    mesh = out.device_mesh
-    _rows.set_rows(out, DTensor.from_local(made, mesh, [Replicate()] * mesh.ndim, run_check=False))
+    made = DTensor.from_local(made, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    if any(each.is_partial() for each in out.placements):  # torch.empty_like of a sum over rows
+        out._local_tensor, out._spec = made._local_tensor, made._spec
+    else:
+        _rows.set_rows(out, made)
     return out
 
 

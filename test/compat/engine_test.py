@@ -722,6 +722,7 @@ def expect_whole(mesh, shard):
         lambda each: torch.stack([each.norm(dim=0).sum(), each.norm(1)]).mean(), lambda each: int(each.argmax()),
         lambda each: F.mse_loss(each, other), lambda each: torch.equal(each, other),
         # Here torch fails with rows.
+        lambda each: torch.eye(SIZE, out=torch.empty_like(each.T @ each)).square().sum(),
         lambda each: each.flatten().norm(), lambda each: each.view(-1).topk(3)[0].sum(),
         lambda each: each.unique().numel(), lambda each: sum(map(sum, each.tolist())),
         lambda each: float(f"{each.sum():.5f}"), lambda each: each[mask].sum(),
