@@ -376,14 +376,14 @@ TEST_CASE("Muon: whole matrices by their owners give the formula's weights in ev
 
 TEST_CASE("rules of whole parameters give the same weights in every layout") {
   // The factored means of Adafactor use sums of squares over shards, which have an order.
-  for (const auto& [rule, tolerance] : std::vector<std::pair<acc::NamedRule, double>>{
+  for (const auto& each : std::vector<std::pair<acc::NamedRule, double>>{
            {{"adafactor", {{"lr", 0.05}, {"weight_decay", 0.1}}}, 1e-6},
            {{"adafactor_transformers", {{"beta1", 0.5}, {"weight_decay", 0.1}}}, 1e-6},
            {{"soap", {{"lr", 0.05}, {"precondition_frequency", 2.0}}}, 0.0},
            {{"soap", {{"lr", 0.05}, {"max_precondition_dim", 9.0}}}, 0.0},
            {{"shampoo", {{"lr", 0.05}, {"momentum", 0.5}, {"precondition_frequency", 2.0}}},
             0.0}}) {
-    CAPTURE(rule.name);
+    CAPTURE(each.first.name);
     Weights first;
     for (Job job : jobs_with_copies()) {
       for (const std::int64_t window : {0, 32}) {
@@ -392,9 +392,9 @@ TEST_CASE("rules of whole parameters give the same weights in every layout") {
         CAPTURE(job.copy_gathers);
         CAPTURE(window);
         job.sharding.sub_group_size = window;
-        const Weights weights = trained_mixed(job, rule, 6);
+        const Weights weights = trained_mixed(job, each.first, 6);
         first = first.empty() ? weights : first;
-        CHECK(distance(first, weights) <= tolerance);
+        CHECK(distance(first, weights) <= each.second);
       }
     }
   }
