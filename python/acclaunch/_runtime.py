@@ -351,6 +351,6 @@ class CheckpointSeries:
         with model.shared_again():
             state = self._resumed(self._library.checkpoint_series_rejoin, model, optimizer)
         if state is None:
-            raise NotSupportedError("series.rejoin: there is no state to go back to: call keep_in_memory or save "
-                                    "before the first step")
+            raise NotSupportedError("series.rejoin: there is no whole state to go back to: call save before the "
+                                    "first step")
         return state

@@ -107,8 +107,8 @@ def worker(folder, kind):
             state = series.rejoin(model, optimizer) if rejoins else series.resume(model, optimizer)
             made = state.get("made") if state else 0
             assert made == optimizer.steps
-            if made == 0:
-                series.keep_in_memory(model, optimizer, {"made": 0})
+            if state is None:
+                series.save(model, optimizer, {"made": 0})  # whole when it returns
             for made in range(made, STEPS):
                 killer.steps = made
                 torch.manual_seed(100 * made + runtime.rank)
