@@ -23,7 +23,10 @@ from torch.nn import functional as F
 STEPS, WORDS, SIZE = 8, 13, 8
 # (rank, steps made, place) of each kill, by the kind of the optimizer.
 KILLS = {"runtime": [(1, 0, "forward"), (0, 2, "backward"), (0, 5, "step")],
-         "torch": [(1, 1, "before the step"), (0, 3, "step"), (1, 6, "save")]}
+         "torch": [(1, 1, "before the step"), (0, 3, "step"), (1, 6, "save")],
+         "unsaved": [(1, 0, "forward")]}
+# With nothing to go back to, the new rank and the one that is left end too, each as a restart.
+RESTARTS = {"runtime": 3, "torch": 3, "unsaved": 3}
 
 
 class Killer:
@@ -107,7 +110,7 @@ def worker(folder, kind):
             state = series.rejoin(model, optimizer) if rejoins else series.resume(model, optimizer)
             made = state.get("made") if state else 0
             assert made == optimizer.steps
-            if state is None:
+            if state is None and kind != "unsaved":
                 series.save(model, optimizer, {"made": 0})  # whole when it returns
             for made in range(made, STEPS):
                 killer.steps = made
@@ -144,7 +147,7 @@ def run(folder, kind, strategy, kills):
     if kills:
         (folder / "kills").touch()
     job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--fsdp_sharding_strategy",
-                          strategy, "--max_restarts", str(len(KILLS[kind])), "--rejoin",
+                          strategy, "--max_restarts", str(RESTARTS[kind]), "--rejoin",
                           "--memory_checkpoint_every", "1", "--shutdown_timeout", "300",
                           os.path.abspath(__file__), folder, kind],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
@@ -152,13 +155,16 @@ def run(folder, kind, strategy, kills):
     assert job.returncode == 0, job.stdout + job.stderr
     said = job.stdout + job.stderr
     count = len(KILLS[kind]) if kills else 0
-    assert said.count("started") == 2 + count, said  # survivors keep their processes
-    assert said.count("all workers have rejoined") == count, said
+    if kills and kind == "unsaved":
+        assert "no whole state to go back to" in said, said
+    else:
+        assert said.count("started") == 2 + count, said  # survivors keep their processes
+        assert said.count("all workers have rejoined") == count, said
     return [losses(folder, rank) for rank in range(2)]
 
 
 def main():
-    for kind, strategy in (("runtime", "FULL_SHARD"), ("torch", "SHARD_GRAD_OP")):
+    for kind, strategy in (("runtime", "FULL_SHARD"), ("torch", "SHARD_GRAD_OP"), ("unsaved", "FULL_SHARD")):
         with tempfile.TemporaryDirectory() as folder:
             undisturbed, disturbed = (run(pathlib.Path(folder) / name, kind, strategy, name == "killed")
                                       for name in ("undisturbed", "killed"))
