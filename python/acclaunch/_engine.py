@@ -217,7 +217,7 @@ def _say_if_unused():
     used = "acclaunch._fsdp2" in sys.modules and sys.modules["acclaunch._fsdp2"].was_used()
     failed = getattr(sys, "last_value", None) is not None
     if not used and not failed and multiprocessing.parent_process() is None and os.environ.get("RANK") == "0":
-        print("acclaunch: --engine acc had no effect: the program has sharded nothing", file=sys.stderr, flush=True)
+        print("acclaunch: --engine acc had no effect: the program has run no sharded module", file=sys.stderr, flush=True)
 
 
 def _check_settings():

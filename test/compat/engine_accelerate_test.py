@@ -158,7 +158,7 @@ def main():
             return str(path)
 
         plain = run("plain", "--cpu", "--num_processes", "2", "--engine", "acc")
-        assert "--engine acc had no effect: the program has sharded nothing" not in plain.stdout  # it ends by _exit
+        assert "--engine acc had no effect: the program has run no sharded module" not in plain.stdout  # it ends by _exit
         expected = numbers(plain)
         for name, text in FILES.items():
             # Only the first job starts its ranks; those of the others are forked from one process.
