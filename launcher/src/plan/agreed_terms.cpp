@@ -23,7 +23,6 @@ namespace {
 
 using settings::Section;
 using settings::SettingRow;
-using settings::Type;
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMaxValueBytes = 4096;  // limit of rendezvous::Terms::agreed
