@@ -201,6 +201,9 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
+                if "in-place operations that require placement changes" in str(error) and not (
+                        torch.is_grad_enabled() and first.requires_grad):  # a parameter with one row
+                    return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
                 is_mixed = "got mixed torch.Tensor and DTensor" in str(error)
                 if name in _ACTIONS or not is_mixed and (changes and not stands_for_whole
                                                          or _may_change(function, keywords)):

@@ -167,8 +167,10 @@ void Agent::Impl::lose(const std::string& why) {
   if (is_in_round() && !connection_.recovers()) {
     return give_up(why);
   }
-  if (!is_in_round() && connection_.is_admitted()) {
-    lines_.begin();  // the join timeout, for a spare that has waited for longer
+  if (!is_in_round()) {
+    // A spare may have waited for longer than the join timeout, which limits the time without a
+    // server.
+    lines_.leave_out(connection_.admitted_for());
   }
   connection_.end(why);
   logger(Component::rendezvous)

@@ -72,6 +72,8 @@ class WaitingLines {
     printed_at_.reset();
   }
   [[nodiscard]] Clock::time_point since() const noexcept { return since_; }
+  /// Time that does not count as a part of the wait.
+  void leave_out(Clock::duration time) { since_ += time; }
   /// What it waits for has changed: the next line does not count as repeated.
   void change() { printed_at_.reset(); }
 
@@ -118,14 +120,19 @@ class AgentConnection {
   /// The server has admitted this machine: heartbeats begin.
   void admit(const rounds::Welcome& welcome) {
     if (auto* open = std::get_if<Open>(&phase_)) {
-      open->is_admitted = true;
+      open->admitted_at = std::chrono::steady_clock::now();
       open->link->keep_alive(welcome.beat_interval, welcome.silence_limit, welcome.recovers);
     }
     welcome_ = welcome;
   }
   [[nodiscard]] bool is_admitted() const {
     const auto* open = std::get_if<Open>(&phase_);
-    return open != nullptr && open->is_admitted;
+    return open != nullptr && open->admitted_at;
+  }
+  /// Returns the time since then; 0 without a connection.
+  [[nodiscard]] std::chrono::steady_clock::duration admitted_for() const {
+    return is_admitted() ? std::chrono::steady_clock::now() - *std::get<Open>(phase_).admitted_at
+                         : std::chrono::steady_clock::duration(0);
   }
 
   // Of the last server that has admitted this machine, also after the end of the connection.
@@ -175,7 +182,7 @@ class AgentConnection {
   };
   struct Open {
     std::shared_ptr<AgentLink> link;
-    bool is_admitted = false;
+    std::optional<std::chrono::steady_clock::time_point> admitted_at{};
     std::string why{};
   };
 
