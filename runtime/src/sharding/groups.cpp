@@ -71,6 +71,11 @@ GroupPlan plan_groups(const settings::RuntimeSettings& settings) {
   plan.on = settings::switches(sharding.strategy);
   const settings::StrategySwitches& on = plan.on;
   const int world = identity.world_size;
+  if (sharding.quantized_weights && !on.shard_parameters) {
+    throw Error(Errc::config, fmt::format("quantized_weights needs a strategy that shards weights, "
+                                          "and {} does not",
+                                          to_string(sharding.strategy)));
+  }
 
   int shard_size = on.shard_optimizer ? world : 1;
   if (on.replicate) {
@@ -215,8 +220,7 @@ std::vector<double> sum_over_shards(const Groups& groups, device::Device& device
   return sums;
 }
 
-std::string idle_quantization(const settings::ShardingSettings& sharding,
-                              const settings::StrategySwitches& on, const Reach& reach) {
+std::string idle_quantization(const settings::ShardingSettings& sharding, const Reach& reach) {
   std::vector<std::string_view> given;
   std::vector<std::string_view> idle;
   const auto look_at = [&](bool wanted, const char* name, bool sends) {
@@ -229,11 +233,6 @@ std::string idle_quantization(const settings::ShardingSettings& sharding,
   };
   look_at(sharding.quantized_weights, "quantized_weights", reach.weights);
   look_at(sharding.quantized_gradients, "quantized_gradients", reach.gradients);
-  if (sharding.quantized_weights && !on.shard_parameters) {
-    throw Error(Errc::config, fmt::format("quantized_weights needs a strategy that shards weights, "
-                                          "and {} does not",
-                                          to_string(sharding.strategy)));
-  }
   if (reach.by_nccl && idle.size() < given.size()) {
     throw Error(Errc::not_supported,
                 fmt::format("not in this version of libacc_runtime: {} over NCCL between machines; "
@@ -269,10 +268,10 @@ Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store*
   if (!groups.plan.secondary.empty()) {
     groups.secondary = part_of_world(groups.plan.secondary, "secondary");
   }
-  const std::string idle = idle_quantization(settings.sharding, groups.plan.on,
-                                             {.weights = groups.shard->spans_machines(),
-                                              .gradients = groups.world->spans_machines(),
-                                              .by_nccl = groups.route.nccl});
+  const std::string idle =
+      idle_quantization(settings.sharding, {.weights = groups.shard->spans_machines(),
+                                            .gradients = groups.world->spans_machines(),
+                                            .by_nccl = groups.route.nccl});
   if (!idle.empty() && settings.identity.rank == 0) {
     notice(
         Component::collectives, LogLevel::info, "acclaunch: ",

@@ -42,7 +42,8 @@ struct GroupPlan {
   [[nodiscard]] int replicate_size() const { return static_cast<int>(replicate.size()); }
 };
 
-/// Throws Error(config) if a group size does not divide the number of ranks.
+/// Throws Error(config) if a group size does not divide the number of ranks, or if the strategy
+/// does not serve a setting of the groups.
 GroupPlan plan_groups(const settings::RuntimeSettings& settings);
 
 /// Messages that the groups of a job send to other machines.
@@ -53,10 +54,9 @@ struct Reach {
 };
 
 /// Returns the names of the settings of quantised communication that are given and have no effect,
-/// because nothing is sent that they are for. Throws Error(config | not_supported) for those that
-/// the strategy or NCCL does not serve.
-std::string idle_quantization(const settings::ShardingSettings& sharding,
-                              const settings::StrategySwitches& on, const Reach& reach);
+/// because nothing is sent that they are for. Throws Error(not_supported) for those that NCCL does
+/// not serve.
+std::string idle_quantization(const settings::ShardingSettings& sharding, const Reach& reach);
 
 /// The process groups of one rank. In a child made by fork they refuse everything. Groups of the
 /// same ranks are the same object.

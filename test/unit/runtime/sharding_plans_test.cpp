@@ -92,6 +92,8 @@ TEST_CASE("impossible groups are errors that name the setting") {
                   s.identity.local_world_sizes = {3, 5};
                 },
                 Strategy::hybrid_shard, "the machines have different numbers of ranks"},
+           Case{[](auto& s) { s.sharding.quantized_weights = true; }, Strategy::shard_optimizer,
+                "quantized_weights needs a strategy that shards weights, and shard_optimizer"},
        }) {
     RuntimeSettings settings = of_eight(1, each.strategy);
     each.ask(settings);
@@ -103,7 +105,6 @@ TEST_CASE("impossible groups are errors that name the setting") {
 TEST_CASE("quantised communication without effect is named, what is not served is refused") {
   using acc::sharding::Reach;
   struct Case {
-    Strategy strategy;
     bool weights, gradients;
     Reach reach;
     const char* idle;  ///< null: refused
@@ -113,32 +114,21 @@ TEST_CASE("quantised communication without effect is named, what is not served i
   constexpr Reach kHybrid{.weights = false, .gradients = true};
   constexpr Reach kByNccl{.weights = true, .gradients = true, .by_nccl = true};
   for (const Case& each : {
-           Case{Strategy::full_shard, true, true, kEverything, "", ""},
-           Case{Strategy::full_shard,
-                true,
-                true,
-                {},
-                "quantized_weights and quantized_gradients",
-                ""},
-           Case{Strategy::full_shard, false, true, {}, "quantized_gradients", ""},
-           Case{Strategy::full_shard, false, false, {}, "", ""},
-           Case{Strategy::full_shard, false, false, kByNccl, "", ""},
-           Case{Strategy::full_shard, true, false, {.by_nccl = true}, "quantized_weights", ""},
-           Case{Strategy::full_shard, false, true, kByNccl, nullptr,
+           Case{true, true, kEverything, "", ""},
+           Case{true, true, {}, "quantized_weights and quantized_gradients", ""},
+           Case{false, true, {}, "quantized_gradients", ""},
+           Case{false, false, {}, "", ""},
+           Case{false, false, kByNccl, "", ""},
+           Case{true, false, {.by_nccl = true}, "quantized_weights", ""},
+           Case{false, true, kByNccl, nullptr,
                 "quantized_gradients over NCCL between machines; ACC_COLLECTIVES=staged"},
-           Case{Strategy::hybrid_shard, true, true, kHybrid, "quantized_weights", ""},
-           Case{Strategy::shard_optimizer, true, false, kEverything, nullptr,
-                "quantized_weights needs a strategy that shards weights, and shard_optimizer"},
-           Case{Strategy::no_shard, false, true, kEverything, "", ""},
+           Case{true, true, kHybrid, "quantized_weights", ""},
+           Case{false, true, kEverything, "", ""},
        }) {
     acc::settings::ShardingSettings sharding;
-    sharding.strategy = each.strategy;
     sharding.quantized_weights = each.weights;
     sharding.quantized_gradients = each.gradients;
-    const auto look = [&] {
-      return acc::sharding::idle_quantization(sharding, acc::settings::switches(each.strategy),
-                                              each.reach);
-    };
+    const auto look = [&] { return acc::sharding::idle_quantization(sharding, each.reach); };
     if (each.idle != nullptr) {
       CHECK(look() == each.idle);
     } else {
