@@ -25,13 +25,16 @@ DEADLINE = 300  # seconds; far more than a busy machine needs
 class Machines:
     """The launchers of one job, with their output in files."""
 
+    join_timeout = 200  # seconds
+
     def __init__(self, folder, count, workers, flags, program):
         self.folder, self.running, self.files = folder, [], []
         self.daemon = Daemon(DAEMON, "--insecure")
         self.command = [
             ACCLAUNCH, "--cpu", "--use_fsdp", "--num_machines", count, "--num_processes", count * workers,
             "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1", "--main_process_port", self.daemon.port,
-            "--rdzv_conf", "join_timeout=200", "--max_restarts", 5, "--restart_backoff", 0, *flags, *program]
+            "--rdzv_conf", f"join_timeout={self.join_timeout}", "--max_restarts", 5, "--restart_backoff", 0, *flags,
+            *program]
         for _ in range(count):
             self.add()
 
@@ -218,6 +221,22 @@ def a_stop_signal_ends_workers_that_wait_for_a_rank(folder, without_daemon=False
         machines.stop()
 
 
+class ImpatientRejoining(Rejoining):
+    join_timeout = 20  # also of the first round
+
+
+def a_machine_that_does_not_come_ends_the_job(folder):
+    machines = ImpatientRejoining(folder, 2, 1, "FULL_SHARD", 1000000, "short", flags=["--shutdown_timeout", 3600])
+    try:
+        machines.wait_for("tokens/s", 3)
+        machines.running[1].send_signal(signal.SIGKILL)
+        machines.running[1].wait()
+        assert machines.running[0].wait(DEADLINE) == 124, machines.output()
+        assert "timeout: only 1 of 2 machines joined within 20 s" in machines.output(), machines.output()
+    finally:
+        machines.stop()
+
+
 def a_stop_signal_ends_workers_while_the_daemon_is_gone(folder):
     a_stop_signal_ends_workers_that_wait_for_a_rank(folder, without_daemon=True)
 
@@ -246,7 +265,8 @@ for case in (
     print("ok --rejoin", *case, flush=True)
 
 for check in (a_program_that_does_not_rejoin_is_started_again, fewer_machines_start_again,
-              a_stop_signal_ends_workers_that_wait_for_a_rank, a_stop_signal_ends_workers_while_the_daemon_is_gone):
+              a_machine_that_does_not_come_ends_the_job, a_stop_signal_ends_workers_that_wait_for_a_rank,
+              a_stop_signal_ends_workers_while_the_daemon_is_gone):
     with tempfile.TemporaryDirectory() as temporary:
         check(pathlib.Path(temporary))
     print("ok --rejoin,", check.__name__.replace("_", " "), flush=True)

@@ -520,6 +520,9 @@ void Job::on_lost(const output::Lost& lost) {
 /// Ends the job on all machines after an internal fault of this launcher.
 void Job::on_fault(const std::exception& error) {
   advance(JobEvent::fault);
+  if (attempt_) {
+    attempt_->rank_monitor.reset();  // its timer would keep the event loop alive
+  }
   if (attempt_ && !attempt_->gave_up) {  // otherwise it would wait for what cannot be killed
     attempt_->supervisor.reset();
   }

@@ -171,6 +171,7 @@ void Agent::Impl::lose(const std::string& why) {
     // A spare may have waited for longer than the join timeout, which limits the time without a
     // server.
     lines_.leave_out(connection_.admitted_for());
+    lines_.change();
   }
   connection_.end(why);
   logger(Component::rendezvous)

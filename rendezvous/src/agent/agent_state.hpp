@@ -10,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -72,8 +73,8 @@ class WaitingLines {
     printed_at_.reset();
   }
   [[nodiscard]] Clock::time_point since() const noexcept { return since_; }
-  /// Time that does not count as a part of the wait.
-  void leave_out(Clock::duration time) { since_ += time; }
+  /// The last `time` does not count as a part of the wait.
+  void leave_out(Clock::duration time) { since_ += std::min(time, Clock::now() - since_); }
   /// What it waits for has changed: the next line does not count as repeated.
   void change() { printed_at_.reset(); }
 
