@@ -146,7 +146,7 @@ FILES = {
     """,
     "starts_thread.py": """
         import threading, time
-        threading.Thread(target=time.sleep, args=(60,), daemon=True, name="poller").start()
+        threading.Thread(target=threading.Event().wait, daemon=True, name="poller").start()
     """,
     "opens_gpu.py": """
         import types, sys

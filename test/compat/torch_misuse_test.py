@@ -667,7 +667,12 @@ def worker(folder):
         optimizer.step()
     except acc.Error as error:
         print(f"{type(error).__name__}: {error}", flush=True)
+        open(f"{os.environ['SAID']}/0", "w").close()
         time.sleep(600)  # until the launcher ends it: rank 1 has failed
+    except RuntimeError:  # of rank 1
+        while not os.listdir(os.environ["SAID"]):  # the launcher ends rank 0 as soon as this one has ended
+            time.sleep(0.01)
+        raise
 
 
 def test_two_ranks(acclaunch, package):

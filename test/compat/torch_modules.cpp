@@ -1000,6 +1000,9 @@ void differ(const std::string& part) {
     call(net->first, torch::ones({2, 4}));
     std::raise(part == "killed" ? SIGKILL : SIGSTOP);
   } else {
+    if (part == "dies" && is_first) {  // the launcher ends it as soon as the other one has ended
+      std::signal(SIGTERM, SIG_IGN);
+    }
     call(net, torch::ones({2, is_first ? 4 : 2})).sum().backward();
   }
   optimizer.step();

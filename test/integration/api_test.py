@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -67,6 +68,22 @@ def line_with(stream, pattern):
 def worker_command(folder, mode):
     (folder / "worker.py").write_text(WORKER)
     return [str(folder / "worker.py"), str(folder), mode]
+
+
+def runs(thread):
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
+    except OSError:  # it has ended
+        return False
+
+
+def kill_rank(ranks, number):
+    """Kills one rank. The others are stopped, so that it is acclaunch that ends them: they do not notice the loss and fail."""
+    for rank in ranks[:number] + ranks[number + 1:]:
+        os.kill(rank["pid"], signal.SIGSTOP)
+        while any(map(runs, Path(f"/proc/{rank['pid']}/task").iterdir())):
+            time.sleep(0.01)
+    os.kill(ranks[number]["pid"], signal.SIGKILL)
 
 
 def finish(job, status):
@@ -164,7 +181,7 @@ def killed(client, address, words, folder):
     path = "/api/v1/jobs/killed"
     ranks = client.wait(f"{path}/ranks", "ranks", lambda answer: len(answer["ranks"]) == 4 and all(
         (each["step"] or 0) > 50 for each in answer["ranks"]))["ranks"]
-    os.kill(ranks[2]["pid"], signal.SIGKILL)
+    kill_rank(ranks, 2)
     job.communicate(timeout=LIMIT)
     client.wait(path, "job", lambda each: each["has_report"])
     report = client.get(f"{path}/report", "report")
@@ -247,7 +264,7 @@ def hanging(folder):
     (shown,) = json.loads(top(str(job.pid), "--json"))
     assert shown["job"]["slowest_rank"] == 1, shown
     check_page(client, "hangs", 3, ["running", "ranks 0, 2: "])
-    os.kill(ranks[1]["pid"], signal.SIGKILL)
+    kill_rank(ranks, 1)
     client.wait(path, "job", lambda each: each["state"] == "failed")
     ranks = client.get(f"{path}/ranks", "ranks")["ranks"]
     assert [rank["state"] for rank in ranks] == ["stopped", "failed", "stopped"], ranks
