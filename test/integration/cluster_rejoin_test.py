@@ -39,7 +39,7 @@ class Training:
         self.launchers[node] = self.cluster[node].start(
             [self.programs / "acclaunch", "--cpu", "--use_fsdp", "--fsdp_sharding_strategy", "FULL_SHARD",
              "--num_machines", len(NODES), "--num_processes", len(NODES), "--rdzv_backend", "c10d", "--main_process_ip", "head",
-             "--main_process_port", PORT, "--rdzv_conf", "heartbeat_timeout=1,join_timeout=200", "--insecure",
+             "--main_process_port", PORT, "--rdzv_conf", "heartbeat_timeout=4,join_timeout=200", "--insecure",
              "--rejoin", "--spares", len(SPARES), "--max_restarts", 5, "--memory_checkpoint_every", 1,
              "/bin/sh", "-c", 'echo "a worker starts"; exec "$@"', "sh", *train], {"PET_RDZV_ID": self.name})
         self.all.append(self.launchers[node])

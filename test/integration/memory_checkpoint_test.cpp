@@ -124,7 +124,7 @@ TEST_CASE("workers that handle SIGTERM do not wait for a rank on a machine that 
       "--rdzv_backend",      "c10d",
       "--main_process_ip",   "127.0.0.1",
       "--main_process_port", port.text(),
-      "--rdzv_conf",         "heartbeat_timeout=1,last_call_timeout=600",
+      "--rdzv_conf",         "heartbeat_timeout=4,last_call_timeout=600",
       "--shutdown_timeout",  "3600"};
   const std::string more = "--checkpoint " + (folder.path() / "run").string();
   Program first(run(1'000'000, more, flags));
