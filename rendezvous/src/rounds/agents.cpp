@@ -136,8 +136,8 @@ Agent* Agents::find(const std::string& key) {
 }
 
 /// Adds an agent that was saved.
-void Agents::restore(Agent saved) {
-  const auto [at, is_new] = by_id_.try_emplace(saved.id, std::move(saved));
+void Agents::restore(const Agent& saved) {
+  const auto [at, is_new] = by_id_.try_emplace(saved.id, saved);
   if (!is_new) {
     throw Error(Errc::protocol, "a saved job has one agent twice");
   }

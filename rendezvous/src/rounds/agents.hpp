@@ -120,8 +120,8 @@ class Agents {
     std::ranges::sort(list, {}, &Agent::arrival);  // equal jobs have equal bytes
     coder(list);
     if constexpr (!std::is_const_v<Self>) {
-      for (Agent& agent : list) {
-        self.restore(std::move(agent));
+      for (const Agent& agent : list) {
+        self.restore(agent);
       }
     }
   }
@@ -133,7 +133,7 @@ class Agents {
 
  private:
   static std::size_t bytes_of(const Agent& agent);
-  void restore(Agent saved);
+  void restore(const Agent& saved);
   int& counter(Agent::State state) { return counts_[static_cast<std::size_t>(state)]; }
 
   std::unordered_map<AgentId, Agent> by_id_;

@@ -134,7 +134,7 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
   state.end_save();  // which may be the checkpoint before this one
   const auto number = static_cast<std::int64_t>(by_rank_zero(
       runtime_, folder_, [&] { return static_cast<double>(next_number(state, folder_)); }));
-  const std::string path = path_of(number);
+  std::string path = path_of(number);
   const std::vector<Trained> parts = {{model, optimizer}};
   // Nothing else uses the record while a save is in flight, since every use waits for that first.
   const auto committed = [&series = known(state, folder_), folder = folder_, path, number,

@@ -117,8 +117,7 @@ int acc_exit_status(acc_status status) noexcept {
 }
 
 acc_status acc_runtime_from_environment(acc_runtime** runtime) noexcept {
-  return guarded(
-      [&] { required(runtime, "runtime") = new acc_runtime{acc::Runtime::from_environment()}; });
+  return create(runtime, "runtime", [] { return acc::Runtime::from_environment(); });
 }
 
 void acc_runtime_free(acc_runtime* runtime) noexcept {

@@ -141,6 +141,15 @@ T& required(T* pointer, const char* name) {
   return *pointer;
 }
 
+/// Gives the program a handle of what `make` returns.
+template <typename Handle, typename Make>
+acc_status create(Handle** handle, const char* name, const Make& make) {
+  return guarded([&] {
+    Handle*& place = required(handle, name);
+    place = new Handle{make()};
+  });
+}
+
 /// Deletes a handle; not in a child made by fork, whose copy belongs to the parent.
 template <typename Handle>
 void release(Handle* handle) noexcept {

@@ -225,16 +225,15 @@ void acc_program_state_free(acc_program_state* state) noexcept {
 acc_status acc_checkpoint_series_create(acc_runtime* runtime, const char* folder,
                                         const acc_checkpoint_series_config* config,
                                         acc_checkpoint_series** series) noexcept {
-  return guarded([&] {
-    acc_checkpoint_series*& result = required(series, "series");
+  return create(series, "series", [&] {
     const auto c = config_of<acc_checkpoint_series_config>(
         config, ACC_CHECKPOINT_SERIES_CONFIG_INITIALIZER, "config");
     acc::CheckpointSeries::Options options;
     if (c.total_limit != 0) {
       options.total_limit = c.total_limit;
     }
-    result = new acc_checkpoint_series{acc::CheckpointSeries(required(runtime, "runtime").value,
-                                                             string_of(folder, "folder"), options)};
+    return acc::CheckpointSeries(required(runtime, "runtime").value, string_of(folder, "folder"),
+                                 options);
   });
 }
 

@@ -178,14 +178,13 @@ std::vector<Part> parts_of(const acc::tensors::TensorGroup& group, Pointer const
 }  // namespace
 
 acc_status acc_group_create(const acc_group_config* config, acc_group** group) noexcept {
-  return guarded([&] {
-    required(group, "group");
+  return create(group, "group", [&] {
     required(config, "config");
     const acc_group_config known =
         config_of(config, acc_group_config ACC_GROUP_CONFIG_INITIALIZER, "config");
     CallersStore store(known);
-    *group = new acc_group{acc::tensors::TensorGroup(spec_of(known, store)),
-                           std::chrono::milliseconds(known.timeout_ms)};
+    return acc_group{acc::tensors::TensorGroup(spec_of(known, store)),
+                     std::chrono::milliseconds(known.timeout_ms)};
   });
 }
 

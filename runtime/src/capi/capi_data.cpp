@@ -55,12 +55,9 @@ acc::DataOptions options_of(const acc_data_config& config) {
 }  // namespace
 
 acc_status acc_data_order_create(const acc_data_config* config, acc_data_order** order) noexcept {
-  return guarded([&] {
-    acc_data_order*& result = required(order, "order");
+  return create(order, "order", [&] {
     const auto c = config_of<acc_data_config>(config, ACC_DATA_CONFIG_INITIALIZER, "config");
-    result = std::make_unique<acc_data_order>(
-                 acc_data_order{acc::DataOrder::from_environment(options_of(c))})
-                 .release();
+    return acc::DataOrder::from_environment(options_of(c));
   });
 }
 

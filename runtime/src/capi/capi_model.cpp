@@ -92,8 +92,7 @@ acc_status acc_model_create(acc_runtime* runtime, uint64_t seed, acc_model** mod
 
 acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* config,
                                  acc_model** model) noexcept {
-  return guarded([&] {
-    acc_model*& result = required(model, "model");
+  return create(model, "model", [&] {
     const auto c = config_of<acc_model_config>(config, ACC_MODEL_CONFIG_INITIALIZER, "config");
     const acc::ModelOptions options{.dtype = dtype_of(c.dtype, "config.dtype"),
                                     .bfloat16_on_cpu = c.bfloat16_on_cpu != 0,
@@ -103,7 +102,7 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
                                     .float32_buffers = c.float32_buffers != 0,
                                     .autograd = c.autograd != 0,
                                     .by_rows = c.by_rows != 0};
-    result = new acc_model{required(runtime, "runtime").value.model(c.seed, options)};
+    return required(runtime, "runtime").value.model(c.seed, options);
   });
 }
 

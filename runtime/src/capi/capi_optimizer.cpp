@@ -144,13 +144,6 @@ std::map<std::string, double> values_of(const char* const* names, const double* 
   return found;
 }
 
-acc_status create(acc_optimizer** optimizer, const auto& make) {
-  return guarded([&] {
-    acc_optimizer*& result = required(optimizer, "optimizer");
-    result = new acc_optimizer{make()};
-  });
-}
-
 }  // namespace
 
 acc_status acc_optimizer_adamw(acc_model* model, const acc_adamw_config* config,
@@ -161,7 +154,7 @@ acc_status acc_optimizer_adamw(acc_model* model, const acc_adamw_config* config,
 acc_status acc_optimizer_adamw_groups(acc_model* model, const acc_adamw_config* config,
                                       const acc_parameter_group* groups, size_t num_groups,
                                       acc_optimizer** optimizer) noexcept {
-  return create(optimizer, [&] {
+  return create(optimizer, "optimizer", [&] {
     const auto c = config_of<acc_adamw_config>(config, ACC_ADAMW_CONFIG_INITIALIZER, "config");
     const acc::AdamW settings{.lr = c.lr,
                               .beta1 = c.beta1,
@@ -180,7 +173,7 @@ acc_status acc_optimizer_sgd(acc_model* model, const acc_sgd_config* config,
 acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* config,
                                     const acc_parameter_group* groups, size_t num_groups,
                                     acc_optimizer** optimizer) noexcept {
-  return create(optimizer, [&] {
+  return create(optimizer, "optimizer", [&] {
     const auto c = config_of<acc_sgd_config>(config, ACC_SGD_CONFIG_INITIALIZER, "config");
     const acc::Sgd settings{.lr = c.lr,
                             .momentum = c.momentum,
@@ -194,7 +187,7 @@ acc_status acc_optimizer_named(acc_model* model, const char* name, const char* c
                                const double* values, size_t num_coefficients,
                                const acc_parameter_group* groups, size_t num_groups,
                                acc_optimizer** optimizer) noexcept {
-  return create(optimizer, [&] {
+  return create(optimizer, "optimizer", [&] {
     const acc::NamedRule settings{.name = string_of(name, "name"),
                                   .coefficients = values_of(names, values, num_coefficients)};
     return required(model, "model").value.optimizer(settings, groups_of(groups, num_groups));
@@ -209,8 +202,7 @@ acc_status acc_optimizer_program(acc_model* model, acc_shards_function update, v
 acc_status acc_optimizer_program_states(acc_model* model, acc_shards_function update, void* context,
                                         const char* const* states, size_t num_states,
                                         acc_optimizer** optimizer) noexcept {
-  return guarded([&] {
-    acc_optimizer*& result = required(optimizer, "optimizer");
+  return create(optimizer, "optimizer", [&] {
     const acc_shards_function function = &required(update, "update");
     const auto settings = std::make_shared<std::string>();
     const acc::ProgramRule rule{[function, context](std::span<const acc::ParameterShard> shards) {
@@ -218,7 +210,7 @@ acc_status acc_optimizer_program_states(acc_model* model, acc_shards_function up
                                 },
                                 [settings] { return *settings; },
                                 strings_of(states, num_states, "states")};
-    result = new acc_optimizer{required(model, "model").value.optimizer(rule), settings};
+    return acc_optimizer{required(model, "model").value.optimizer(rule), settings};
   });
 }
 
@@ -228,7 +220,7 @@ acc_status acc_optimizer_matrices(acc_model* model, acc_matrix_function update, 
                                   const double* values, size_t num_coefficients,
                                   const acc_parameter_group* groups, size_t num_groups,
                                   acc_optimizer** optimizer) noexcept {
-  return create(optimizer, [&] {
+  return create(optimizer, "optimizer", [&] {
     acc::MatrixRule rule{
         .update = [function = &required(update, "update"),
                    context](const acc::OwnedMatrix& of) { pass(function, context, of); },
@@ -296,7 +288,7 @@ acc_status acc_model_publish(acc_model* model) noexcept {
 }
 
 acc_status acc_optimizer_from_settings(acc_model* model, acc_optimizer** optimizer) noexcept {
-  return create(optimizer,
+  return create(optimizer, "optimizer",
                 [&] { return required(model, "model").value.optimizer_from_settings(); });
 }
 

@@ -5,8 +5,6 @@
 #include "acc/settings/environment.hpp"
 #include "capi/capi.hpp"
 
-#include <utility>
-
 struct acc_fsdp_plugin {
   acc::FullyShardedDataParallelPlugin value;
 };
@@ -18,16 +16,6 @@ namespace {
 
 using namespace acc::capi;
 
-template <typename Object, typename... Parts>
-Object* made(Parts&&... parts) {
-  return new Object{std::forward<Parts>(parts)...};
-}
-
-template <typename Plugin>
-acc_status create(Plugin** plugin) noexcept {
-  return guarded([&] { required(plugin, "plugin") = made<Plugin>(); });
-}
-
 template <typename Plugin>
 acc_status set(Plugin* plugin, const char* field, const char* value) noexcept {
   return guarded([&] {
@@ -37,16 +25,14 @@ acc_status set(Plugin* plugin, const char* field, const char* value) noexcept {
 
 template <typename Plugin>
 acc_status start(const Plugin* plugin, acc_runtime** runtime) noexcept {
-  return guarded([&] {
-    acc_runtime*& result = required(runtime, "runtime");
-    result = made<acc_runtime>(acc::Runtime::from_environment(required(plugin, "plugin").value));
-  });
+  return create(runtime, "runtime",
+                [&] { return acc::Runtime::from_environment(required(plugin, "plugin").value); });
 }
 
 }  // namespace
 
 acc_status acc_fsdp_plugin_create(acc_fsdp_plugin** plugin) noexcept {
-  return create(plugin);
+  return create(plugin, "plugin", [] { return acc_fsdp_plugin{}; });
 }
 void acc_fsdp_plugin_free(acc_fsdp_plugin* plugin) noexcept {
   delete plugin;
@@ -61,17 +47,16 @@ acc_status acc_runtime_from_environment_with_fsdp(const acc_fsdp_plugin* plugin,
 }
 acc_status acc_runtime_in_mode_with_fsdp(const char* mode, const acc_fsdp_plugin* plugin,
                                          acc_runtime** runtime) noexcept {
-  return guarded([&] {
-    acc_runtime*& result = required(runtime, "runtime");
+  return create(runtime, "runtime", [&] {
     acc::settings::Environment environment = acc::settings::current_environment();
     environment.insert_or_assign(acc::kModeVariable, string_of(mode, "mode"));
-    result = made<acc_runtime>(acc::Runtime::from_settings(acc::settings::settings_from_environment(
-        environment, required(plugin, "plugin").value.program_settings())));
+    return acc::Runtime::from_settings(acc::settings::settings_from_environment(
+        environment, required(plugin, "plugin").value.program_settings()));
   });
 }
 
 acc_status acc_deepspeed_plugin_create(acc_deepspeed_plugin** plugin) noexcept {
-  return create(plugin);
+  return create(plugin, "plugin", [] { return acc_deepspeed_plugin{}; });
 }
 void acc_deepspeed_plugin_free(acc_deepspeed_plugin* plugin) noexcept {
   delete plugin;

@@ -32,17 +32,11 @@ void end_use(Use& use) {
 }  // namespace
 
 acc_status acc_forward_begin(acc_unit* unit, acc_forward_use** use) noexcept {
-  return guarded([&] {
-    acc_forward_use*& result = required(use, "use");
-    result = new acc_forward_use{unit_of(unit).forward()};
-  });
+  return create(use, "use", [&] { return unit_of(unit).forward(); });
 }
 
 acc_status acc_recompute_begin(acc_unit* unit, acc_forward_use** use) noexcept {
-  return guarded([&] {
-    acc_forward_use*& result = required(use, "use");
-    result = new acc_forward_use{unit_of(unit).recompute()};
-  });
+  return create(use, "use", [&] { return unit_of(unit).recompute(); });
 }
 
 acc_status acc_forward_parameter(const acc_forward_use* use, acc_parameter parameter,
@@ -62,10 +56,7 @@ acc_status acc_forward_end(acc_forward_use* use) noexcept {
 }
 
 acc_status acc_backward_begin(acc_unit* unit, acc_backward_use** use) noexcept {
-  return guarded([&] {
-    acc_backward_use*& result = required(use, "use");
-    result = new acc_backward_use{unit_of(unit).backward()};
-  });
+  return create(use, "use", [&] { return unit_of(unit).backward(); });
 }
 
 acc_status acc_backward_parameter(const acc_backward_use* use, acc_parameter parameter,
@@ -123,10 +114,7 @@ acc_status acc_backward_end(acc_backward_use* use) noexcept {
 }
 
 acc_status acc_no_grad_begin(acc_model* model, acc_no_grad** scope) noexcept {
-  return guarded([&] {
-    acc_no_grad*& result = required(scope, "scope");
-    result = new acc_no_grad{required(model, "model").value.no_grad()};
-  });
+  return create(scope, "scope", [&] { return required(model, "model").value.no_grad(); });
 }
 
 void acc_no_grad_end(acc_no_grad* scope) noexcept {
@@ -134,10 +122,7 @@ void acc_no_grad_end(acc_no_grad* scope) noexcept {
 }
 
 acc_status acc_no_sync_begin(acc_model* model, acc_no_sync** scope) noexcept {
-  return guarded([&] {
-    acc_no_sync*& result = required(scope, "scope");
-    result = new acc_no_sync{required(model, "model").value.no_sync()};
-  });
+  return create(scope, "scope", [&] { return required(model, "model").value.no_sync(); });
 }
 
 void acc_no_sync_end(acc_no_sync* scope) noexcept {
@@ -160,10 +145,8 @@ acc_status acc_unit_hold_gradients(acc_unit* unit, int held) noexcept {
 
 acc_status acc_runtime_keep(acc_runtime* runtime, const void* data, size_t nbytes,
                             acc_saved_activation** saved) noexcept {
-  return guarded([&] {
-    acc_saved_activation*& result = required(saved, "saved");
-    result = new acc_saved_activation{required(runtime, "runtime").value.keep(data, nbytes)};
-  });
+  return create(saved, "saved",
+                [&] { return required(runtime, "runtime").value.keep(data, nbytes); });
 }
 
 acc_status acc_saved_activation_prefetch(acc_saved_activation* saved) noexcept {

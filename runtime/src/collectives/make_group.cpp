@@ -180,6 +180,7 @@ DeviceRoute GroupFactory::agree_on_route() const {
   const auto key = [](int rank) { return fmt::format("hardware/{}", rank); };
   store_->set(key(settings_.identity.rank), encode(own));
   std::vector<RankHardware> ranks;
+  ranks.reserve(static_cast<std::size_t>(settings_.identity.world_size));
   for (int r = 0; r < settings_.identity.world_size; ++r) {
     ranks.push_back(decode_hardware(store_->get(key(r), settings_.collective_timeout)));
   }

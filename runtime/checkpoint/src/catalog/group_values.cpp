@@ -41,8 +41,9 @@ void push(pickle::Writer& writer, const OptimizerRule& rule, const GroupKey& key
   const auto found = values.find(std::string(key.name));
   const double value = found == values.end() ? otherwise(rule, key) : found->second;
   const RuleCoefficient* const coefficient = rule.coefficient(key.name);
-  const bool is_switch =
-      coefficient != nullptr ? coefficient->is_switch : key.value == "True" || key.value == "False";
+  const bool is_switch = coefficient != nullptr
+                             ? coefficient->is_switch && key.value != "None"
+                             : key.value == "True" || key.value == "False" || key.value == "None";
   if (const auto pair = pair_of(rule, key.name)) {
     writer.begin_tuple();
     for (const std::string_view name : *pair) {
@@ -53,9 +54,7 @@ void push(pickle::Writer& writer, const OptimizerRule& rule, const GroupKey& key
   } else if (key.value == "None" &&
              (found == values.end() || (coefficient != nullptr && value == 0.0))) {
     writer.none();
-  } else if (coefficient != nullptr && key.value == "None") {
-    writer.real(value);
-  } else if (is_switch || key.value == "None") {
+  } else if (is_switch) {
     writer.boolean(value != 0.0);
   } else {
     writer.real(value);
@@ -109,10 +108,10 @@ bool has_key(const OptimizerRule& rule, std::string_view key) {
 /// or the other way of weight decay, by which alone the groups of torch's Adam and AdamW differ.
 bool is_of_another(const OptimizerRule& rule, const StoredGroup& group) {
   return std::ranges::any_of(group.hyper_parameters, [&rule](const auto& value) {
-    const auto& [name, number] = value;
+    const std::string& name = value.first;
     const auto key = std::ranges::find(rule.group_keys, name, &GroupKey::name);
     if (name == "decoupled_weight_decay" && key != rule.group_keys.end() && !key->value.empty()) {
-      return (key->value == "True") != (number != 0.0);
+      return (key->value == "True") != (value.second != 0.0);
     }
     return !has_key(rule, name) &&
            std::ranges::any_of(kOptimizerRules, [&name](const OptimizerRule& other) {

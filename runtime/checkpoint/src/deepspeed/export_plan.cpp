@@ -25,7 +25,7 @@ void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catal
   for (const std::string& name : stored.parameters) {
     const StoredTensor& tensor = catalog.at(name, "param", where);
     if (!placed.insert(name).second) {
-      throw Error(Errc::config, where + ": parameter " + name + " is in two groups");
+      throw Error(Errc::config, fmt::format("{}: parameter {} is in two groups", where, name));
     }
     if (const StoredTensor* const other = distinct.other(tensor)) {
       plan.shared.emplace_back(name, other->name);
