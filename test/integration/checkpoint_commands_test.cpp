@@ -63,6 +63,15 @@ std::map<std::string, std::vector<std::byte>> tensors_of(const fs::path& path, W
   return tensors;
 }
 
+/// Returns the settings of each parameter group.
+std::vector<std::map<std::string, double>> groups_of(const fs::path& path) {
+  std::vector<std::map<std::string, double>> groups;
+  for (const StoredGroup& group : open_checkpoint(path, Want::everything).training.groups) {
+    groups.push_back(group.hyper_parameters);
+  }
+  return groups;
+}
+
 fs::path copy_of(const fs::path& source, const TemporaryFolder& folder) {
   const fs::path copy = folder.path() / source.filename();
   fs::copy(source, copy, fs::copy_options::recursive);
@@ -367,6 +376,10 @@ TEST_CASE("reshard and convert: a round trip keeps weights and optimizer state")
     CAPTURE(ended.err);
     REQUIRE(ended.status == 0);
     CHECK(tensors_of(out, each.same) == (each.same == Want::weights ? weights : everything));
+    if (!fs::exists(out / "model.safetensors.index.json")) {
+      const fs::path bin = out / "optimizer.bin";
+      CHECK(groups_of(fs::exists(bin) ? bin : out) == groups_of(kFsdp));
+    }
     CHECK(acclaunch({"verify", out}).status == 0);
     CHECK(acclaunch({"merge-weights", out, back}).status == 0);
     CHECK(tensors_of(back, Want::weights) == weights);

@@ -149,23 +149,16 @@ std::set<int> read_slots(std::string_view list, const Sourced<std::string>& filt
   return slots;
 }
 
-/// Parses `HOST[:SLOT,...]` joined by `@`. A host that is named once without slots is selected as a
-/// whole, whatever slots are named elsewhere.
+/// Parses `HOST[:SLOT,...]` joined by `@`. As in DeepSpeed, a host whose slots are named anywhere
+/// is selected by them alone.
 Filter read_filter(const Sourced<std::string>& given) {
   Filter filter;
-  std::set<std::string> whole;
   for (const std::string_view part : entries_of(given.value, '@')) {
     const auto colon = part.find(':');
-    const std::string host(part.substr(0, colon));
-    std::set<int>& slots = filter[host];
-    if (colon == std::string_view::npos) {
-      whole.insert(host);
-    } else {
+    std::set<int>& slots = filter[std::string(part.substr(0, colon))];
+    if (colon != std::string_view::npos) {
       slots.merge(read_slots(part.substr(colon + 1), given));
     }
-  }
-  for (const std::string& host : whole) {
-    filter[host].clear();
   }
   return filter;
 }

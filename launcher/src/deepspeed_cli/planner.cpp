@@ -95,12 +95,14 @@ Command choose_command(const plan::Draft& draft) {
   return {std::move(command), adds, std::move(preload)};
 }
 
-/// Reads NAME=VALUE lines of a .deepspeed_env file.
+/// Reads NAME=VALUE lines of a .deepspeed_env file. In DeepSpeed a shell on each machine reads the
+/// values; of its rules only those for quotes around a whole value apply here.
 settings::Environment read_environment_file(plan::Draft& draft, const fs::path& path) {
   std::ifstream lines(path);
   std::string line;
   Faults faults;
   int count = 0;
+  std::string literal;
   settings::Environment environment;
   for (int number = 1; std::getline(lines, line); ++number) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
@@ -108,15 +110,28 @@ settings::Environment read_environment_file(plan::Draft& draft, const fs::path& 
       continue;
     }
     const auto equals = line.find('=');
-    if (equals == std::string::npos || equals == 0) {
+    const std::string_view name = trimmed(std::string_view(line).substr(0, equals));
+    if (equals == std::string::npos || name.empty() ||
+        name.find_first_of(" \t") != std::string_view::npos) {
       faults.add(path.string() + ":" + std::to_string(number) + ": expected NAME=VALUE, got \"" +
                  line + "\"");
       continue;
     }
-    environment[line.substr(0, equals)] = line.substr(equals + 1);
+    std::string_view value = trimmed(std::string_view(line).substr(equals + 1));
+    if (value.size() > 1 && value.starts_with('"') && value.ends_with('"')) {
+      value = value.substr(1, value.size() - 2);
+    }
+    if (value.find_first_of("$`\"\\") != std::string_view::npos) {
+      literal.append(literal.empty() ? "" : ", ").append(name);
+    }
+    environment[std::string(name)] = value;
     ++count;
   }
   faults.raise();
+  if (!literal.empty()) {
+    draft.notice(path.string() + ": $, `, \" and \\ have no special meaning in the values of " +
+                 literal);
+  }
   draft.notice("the workers get " + std::to_string(count) +
                (count == 1 ? " variable from " : " variables from ") + path.string());
   return environment;

@@ -33,6 +33,13 @@ void load_training(const Stored& stored, detail::ModelState& model,
     logger(Component::runtime)
         .warn("{} does not store the number of steps: counting starts at 0", stored.path.string());
   }
+  if (training.fewest_steps && training.fewest_steps != training.step && is_rank_zero(model)) {
+    logger(Component::runtime)
+        .warn(
+            "{}: parameters were updated {} to {} times; this runtime counts one number for all, "
+            "and goes on with {}",
+            stored.path.string(), *training.fewest_steps, *training.step, *training.step);
+  }
   optimizer.steps = training.step.value_or(0);
   optimizer.skipped_steps = training.skipped_steps;
   if (optimizer.scaler()) {

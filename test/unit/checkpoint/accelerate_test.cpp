@@ -256,16 +256,19 @@ TEST_CASE("full files of model and optimizer are read back") {
                                    {{"w", "exp_avg", Dtype::f32, {2, 3}},
                                     {"b", "exp_avg", Dtype::f32, {3}},
                                     {"w", "exp_avg_sq", Dtype::f32, {2, 3}},
-                                    {"b", "exp_avg_sq", Dtype::f32, {3}}},
-                                   counting({6, 3, 6, 3}));
+                                    {"b", "exp_avg_sq", Dtype::f32, {3}},
+                                    {"b", "step", Dtype::f32, {}}},
+                                   counting({6, 3, 6, 3, 1}));
   Opened state;
   accelerate::read_torch_file(optimizer, state.catalog, state.training, state.provenance);
-  CHECK(state.training.step == 5);
+  CHECK(state.training.step == 400);
+  CHECK(state.training.fewest_steps == 5);
   CHECK(state.training.optimizer == "adamw");
   CHECK(state.training.groups.at(0).parameters == group.parameters);
   CHECK(values_of(state.catalog, "b", "exp_avg") == std::vector<float>{100, 101, 102});
   CHECK(values_of(state.catalog, "b", "exp_avg_sq") == std::vector<float>{300, 301, 302});
   CHECK(values_of(state.catalog, "w", "step") == std::vector<float>{5});
+  CHECK(values_of(state.catalog, "b", "step") == std::vector<float>{400});
 }
 
 namespace {

@@ -20,6 +20,7 @@ std::uint64_t nbytes_of(Dtype dtype, const Shape& shape) {
 struct ParameterState {
   std::string name;
   std::vector<std::size_t> moments;  ///< indices in the list of moments
+  bool has_step = false;             ///< one of them is its step
 };
 
 // Groups the moments by parameter, in the order in which the names first occur.
@@ -29,9 +30,10 @@ std::vector<ParameterState> by_parameter(const std::vector<FullMoment>& moments)
   for (std::size_t i = 0; i < moments.size(); ++i) {
     const auto [entry, is_new] = index.try_emplace(moments[i].name, result.size());
     if (is_new) {
-      result.push_back({moments[i].name, {}});
+      result.push_back({.name = moments[i].name, .moments = {}});
     }
     result[entry->second].moments.push_back(i);
+    result[entry->second].has_step |= moments[i].kind == "step";
   }
   return result;
 }
@@ -86,15 +88,16 @@ void write_optimizer_file(const fs::path& path, const std::string& optimizer, st
   // torch's SGD has no step. The step tensors must not share a storage, because torch adds to each
   // of them in place.
   const bool counts = counts_steps(optimizer);
+  int storage = static_cast<int>(moments.size());
   pickle::Writer writer;
   writer.begin_dict().text("state").begin_dict();
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    writer.text(states[i].name).begin_dict();
-    if (counts) {
+  for (const ParameterState& state : states) {
+    writer.text(state.name).begin_dict();
+    if (counts && !state.has_step) {
       writer.text("step");
-      torch::push_tensor(writer, {Dtype::f32, {}}, static_cast<int>(moments.size() + i));
+      torch::push_tensor(writer, {Dtype::f32, {}}, storage++);
     }
-    for (const std::size_t moment : states[i].moments) {
+    for (const std::size_t moment : state.moments) {
       writer.text(moments[moment].kind);
       torch::push_tensor(writer, {moments[moment].dtype, moments[moment].shape},
                          static_cast<int>(moment));
@@ -112,7 +115,7 @@ void write_optimizer_file(const fs::path& path, const std::string& optimizer, st
                  [&](const torch::Sink& sink) { fill(i, sink); });
   }
   const auto steps = std::bit_cast<std::array<std::byte, 4>>(static_cast<float>(step));
-  for (std::size_t i = 0; counts && i < states.size(); ++i) {
+  for (; storage > static_cast<int>(moments.size()); --storage) {
     file.storage(steps.size(), [&steps](const torch::Sink& sink) { sink(steps); });
   }
   file.finish();

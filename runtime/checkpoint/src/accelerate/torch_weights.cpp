@@ -96,13 +96,12 @@ class Reader {
     return group;
   }
 
-  // Adds the moments of one parameter. The largest step counts, because a parameter without a
-  // gradient in some steps was updated less often.
+  // Adds the moments of one parameter.
   void read_state(const Node& node, const std::string& name, TrainingState& training) {
     for (const auto& [kind, value] : node.entries()) {
       const bool is_tensor = TorchFile::is_tensor(value.value());
       if (kind == "step") {
-        training.step = std::max(training.step.value_or(0), torch::count(file_, value));
+        training.count_steps(torch::count(file_, value));
       }
       if (!is_tensor) {
         if (!value.is_none() && !value.is_number()) {

@@ -44,6 +44,11 @@ std::vector<StoredPiece> StoredTensor::all_pieces() const {
   return all;
 }
 
+void TrainingState::count_steps(std::int64_t of_parameter) {
+  step = std::max(step.value_or(0), of_parameter);
+  fewest_steps = std::min(fewest_steps.value_or(of_parameter), of_parameter);
+}
+
 // Each path has one number, so that pieces of one file share an opened InputFile.
 std::uint32_t Catalog::file(const InputPath& path, std::optional<std::uint64_t> nbytes) {
   const auto [found, is_new] =

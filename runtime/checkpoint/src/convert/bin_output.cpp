@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "catalog/group_values.hpp"
 #include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
 
@@ -39,9 +40,12 @@ void write_weights(const fs::path& path, const std::vector<OutputTensor>& tensor
   });
 }
 
-/// Removes the step of each parameter. The writer adds it from the training state.
-std::vector<OutputTensor> without_steps(std::vector<OutputTensor> tensors) {
-  std::erase_if(tensors, [](const OutputTensor& tensor) { return tensor.from->kind == "step"; });
+/// Returns the moments, without the steps if the class of the optimizer has none.
+std::vector<OutputTensor> optimizer_tensors(const Stored& stored) {
+  std::vector<OutputTensor> tensors = moments_of(stored);
+  if (!tensors.empty() && !counts_steps(optimizer_of(stored))) {
+    std::erase_if(tensors, [](const OutputTensor& tensor) { return tensor.from->kind == "step"; });
+  }
   return tensors;
 }
 
@@ -67,7 +71,7 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
   const bool with_moments = !options.merge || weights.empty();
   const std::vector<OutputTensor> moments =
-      with_moments ? without_steps(moments_of(stored)) : std::vector<OutputTensor>{};
+      with_moments ? optimizer_tensors(stored) : std::vector<OutputTensor>{};
   OutputSet files(folder);
   TensorReader reader(stored.catalog);
   check_sources(sources_of(weights), reader, options);

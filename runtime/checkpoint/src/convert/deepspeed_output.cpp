@@ -3,6 +3,8 @@
 #include "convert/outputs.hpp"
 #include "deepspeed/deepspeed.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -26,6 +28,24 @@ std::vector<OutputTensor> in_fp32(std::vector<OutputTensor> tensors) {
   return tensors;
 }
 
+/// Returns what DeepSpeed cannot store: its flat arrays have one step and one dtype.
+std::vector<std::string> left_out(const Stored& stored) {
+  std::vector<std::string> text;
+  const TrainingState& training = stored.training;
+  if (training.fewest_steps && training.fewest_steps != training.step) {
+    text.push_back(fmt::format(
+        "the steps of parameters that were updated less than {} times (the fewest is {}), because "
+        "DeepSpeed has one number for all",
+        *training.step, *training.fewest_steps));
+  }
+  const auto doubles = std::ranges::count(stored.catalog.tensors, Dtype::f64, &StoredTensor::dtype);
+  if (doubles > 0) {
+    text.push_back(fmt::format("digits of {} float64 tensor{}, which DeepSpeed has in fp32",
+                               doubles, doubles == 1 ? "" : "s"));
+  }
+  return text;
+}
+
 }  // namespace
 
 Result write_deepspeed(const Stored& stored, const fs::path& out, const Options& options) {
@@ -39,13 +59,17 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   std::erase_if(tensors, [](const OutputTensor& each) { return each.from->kind == "step"; });
   tensors = in_fp32(std::move(tensors));
   NewFolder folder(out, is_deepspeed_file, options.overwrite);
-  Result result{{}, 0, nbytes_of(tensors), {}};
+  Result result{{}, 0, nbytes_of(tensors), left_out(stored)};
+  TrainingState training = stored.training;
+  if (has_optimizer(stored)) {
+    training.optimizer = optimizer_of(stored);
+  }
   {
     TensorReader reader(stored.catalog);
     check_sources(sources_of(tensors), reader, options);
     ProgressMeter meter(options.progress, Component::launcher, "writing", result.nbytes);
     reader.count_into(&meter);
-    deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
+    deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, training,
                                 {options.zero_stage, options.num_processes, {}});
   }
   Stored written;

@@ -160,9 +160,7 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
     const std::vector<StoredPiece> pieces =
         is_step ? tensor.all_pieces() : std::vector<StoredPiece>{};
     if (!pieces.empty()) {
-      // The maximum counts: a parameter without a gradient in some steps was updated less often.
-      const Place place = files.place_of(pieces.front());
-      training.step = std::max(training.step.value_or(0), read_step(entry, place, files));
+      training.count_steps(read_step(entry, files.place_of(pieces.front()), files));
     }
   }
 }

@@ -257,13 +257,18 @@ TEST_CASE("the variables of .deepspeed_env are passed to the workers") {
   CHECK(worker.at("B") == "2=3");
   CHECK(worker.at("C").empty());
   CHECK(contains(fixture.notices({"train.py"}), "the workers get 2 variables from "));
+  fixture.write(".deepspeed_env", " D = \"x y\" \nE=$HOME/x\n");
+  CHECK(fixture.worker({"train.py"}, 0).at("D") == "x y");
+  CHECK(fixture.worker({"train.py"}, 0).at("E") == "$HOME/x");
+  CHECK(contains(fixture.notices({"train.py"}), "have no special meaning in the values of E"));
 
   fixture.environment["DS_ENV_FILE"] = "mine";
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("A"));
-  fixture.write("mine", "A=7\nnonsense\n=1\n");
+  fixture.write("mine", "A=7\nnonsense\n=1\nexport A=1\n");
   const std::string message = fixture.refusal({"train.py"});
   CHECK(contains(message, "mine:2: expected NAME=VALUE, got \"nonsense\""));
   CHECK(contains(message, "mine:3: expected NAME=VALUE, got \"=1\""));
+  CHECK(contains(message, "mine:4: expected NAME=VALUE, got \"export A=1\""));
 }
 
 TEST_CASE("a DeepSpeed JSON file before the program configures the C++ runtime") {

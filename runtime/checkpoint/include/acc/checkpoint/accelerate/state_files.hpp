@@ -65,7 +65,8 @@ void write_model_file(const std::filesystem::path& path, const std::vector<FullT
                       const FillTensor& fill);
 
 /// FULL_STATE_DICT of an optimizer: {"state": {NAME: {"step", KIND…}}, "param_groups": […]}. `fill`
-/// is called for the moments in the order of the list.
+/// is called for the moments in the order of the list. Parameters without a moment "step" get
+/// `step`.
 struct FullMoment {
   std::string name;
   std::string kind;

@@ -144,7 +144,10 @@ struct StoredGroup {
 
 /// The state of a training run that is not stored in tensors.
 struct TrainingState {
-  std::optional<std::int64_t> step;  ///< optimizer steps done
+  std::optional<std::int64_t> step;  ///< optimizer steps done: of the parameter with the most
+  /// Of the parameter with the fewest, because a parameter without a gradient is not updated; empty
+  /// if the format has one number for all.
+  std::optional<std::int64_t> fewest_steps = {};
   std::int64_t skipped_steps = 0;
   std::string optimizer;  ///< OptimizerRule::name; empty if the format does not say
   std::vector<StoredGroup> groups;
@@ -152,6 +155,9 @@ struct TrainingState {
   std::set<std::string> buffers = {};         ///< names known to be buffers, not parameters
   /// Reason why the names of the optimizer's parameters are unknown; empty: they are known.
   std::string names_unknown = {};
+
+  /// Takes the number of updates of one parameter into account.
+  void count_steps(std::int64_t of_parameter);
 };
 
 /// Origin of a checkpoint, for `inspect` and for messages.
