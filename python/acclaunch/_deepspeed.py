@@ -18,11 +18,12 @@ from deepspeed.runtime import zero
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import get_z3_leaf_modules
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate
 
-from acclaunch import _deepspeed_files, _dtensor, _fsdp2, _rows
+from acclaunch import _deepspeed_files, _dtensor, _fsdp2, _local, _nvme, _rows
 from acclaunch._library import NotSupportedError
 from acclaunch._sharding import _candidates
 from acclaunch._units import put
@@ -41,7 +42,7 @@ def _refusing(what):
 
 # ---- what the configuration asks for --------------------------------------------------------------
 
-_FOREIGN = ("lamb", "onebitadam", "onebitlamb", "zerooneadam", "muadam", "muadamw", "musgd", "muon")
+_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")  # of DeepSpeed; other names are those of classes of torch.optim
 
 
 def _on(value):
@@ -78,11 +79,13 @@ def _refused_of(config, device):
     for name, part in offload.items():
         where = getattr(part, "device", "none")
         where = str(getattr(where, "value", where))
-        yield f"zero_optimization.{name} to {where}", where != "none" and (where != "cpu" or device != "cpu")
+        is_served = where == "none" or (device == "cpu" and (where == "cpu" or name == "offload_optimizer"))
+        yield f"zero_optimization.{name} to {where}", not is_served
     yield "zero_optimization.offload_optimizer.super_offload", getattr(zero_config.offload_optimizer, "super_offload",
                                                                        False)
     name = config.optimizer_name
-    yield f"the optimizer {name}", name in _FOREIGN
+    yield f"the optimizer {name}", name is not None and name not in _OPTIMIZERS and not isinstance(
+        getattr(torch.optim, name, None), type)
 
 
 # ---- sharding ---------------------------------------------------------------------------------------
@@ -195,6 +198,17 @@ class RowOptimizer(ZeROOptimizer):
             engine._config.bfloat16_config.check_grad_overflow if engine.bfloat16_enabled() else self.stage > 0)
         self.overflow = False
         self._global_grad_norm = None
+        self.files = self._files()
+
+    def _files(self):
+        """The states in a file, with offload to NVMe."""
+        config = self.engine._config
+        offload = config.zero_config.offload_optimizer
+        if offload is None or offload.device != OffloadDeviceEnum.nvme:
+            return None
+        if type(self.optimizer) not in (*_local.OPTIMIZERS, DeepSpeedLion):
+            _refuse(f"zero_optimization.offload_optimizer to nvme with the optimizer {type(self.optimizer).__name__}")
+        return _nvme.FileStates(self.optimizer, offload, config.aio_config)
 
     @property
     def param_groups(self):
@@ -252,7 +266,7 @@ class RowOptimizer(ZeROOptimizer):
             scale *= max(1.0, (norm / scale + 1e-6) / self.clip_grad)
         if scale != 1.0 and gradients:
             torch._foreach_mul_(gradients, 1.0 / scale)
-        return self.optimizer.step()
+        return self.optimizer.step() if self.files is None else self.files.step()
 
     def _norm_of(self, gradients):
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float64) if gradients else []
@@ -279,6 +293,12 @@ class RowOptimizer(ZeROOptimizer):
     def state_dict(self):
         """DeepSpeed's: this rank's part, or in stage 0 the whole. Collective."""
         return _deepspeed_files.optimizer_state(self)
+
+    def set_state(self, parameter, state):
+        if self.files is None:
+            self.state[parameter] = state
+        else:
+            self.files.keep(parameter, state)
 
     def load_state_dict(self, state_dict, **_):
         _refuse("load_state_dict of the optimizer (engine.load_checkpoint loads it)")
@@ -417,8 +437,11 @@ class Engine(DeepSpeedEngine):
         self.basic_optimizer, self.optimizer = basic, RowOptimizer(self, basic)
 
     def _configure_basic_optimizer(self, model_parameters):
-        if self.optimizer_name() == "lion":
-            return DeepSpeedLion(model_parameters, **self.optimizer_params() or {})
+        made = {"lion": DeepSpeedLion, "adagrad": torch.optim.Adagrad}.get(self.optimizer_name())
+        if made is not None:
+            values = dict(self.optimizer_params() or {})
+            values.pop("fp32_optimizer_states", None)  # those of fp32 parameters always are
+            return made(model_parameters, **values)
         return super()._configure_basic_optimizer(model_parameters)
 
     def get_optimizer_configuration(self, optimizer_parameters, adam_w_mode, allow_legacy_fallback=False):
@@ -667,6 +690,12 @@ def _safe_functions():
     def state(param, optim_state_key):
         return _state_of(param).get(optim_state_key)
 
+    def set_state(param, value, key, put_in):
+        states = _state_of(param)
+        target = states[key]
+        put_in(target, value)
+        states[key] = target  # it may be a copy of what a file has
+
     for scope, get, put_in, gradient in (("full", _whole_of, _rows.set_rows, _gradient_of),
                                          ("local", _part_of, _set_part, lambda param: param.grad)):
         yield f"safe_get_{scope}_fp32_param", lambda param, get=get: get(_master_of(param))
@@ -675,8 +704,8 @@ def _safe_functions():
             state(param, optim_state_key))
         yield f"safe_set_{scope}_fp32_param", lambda param, value, put_in=put_in: put_in(param, value)
         yield f"safe_set_{scope}_grad", lambda param, value, put_in=put_in, of=gradient: put_in(of(param), value)
-        yield f"safe_set_{scope}_optimizer_state", lambda param, value, optim_state_key, put_in=put_in: put_in(
-            state(param, optim_state_key), value)
+        yield f"safe_set_{scope}_optimizer_state", lambda param, value, optim_state_key, put_in=put_in: set_state(
+            param, value, optim_state_key, put_in)
 
 
 def serve(module):

@@ -201,13 +201,13 @@ def frozen_fragment(engine, parameter):
     return torch.nn.functional.pad(own, (0, part - own.numel()))
 
 
-def _part(flat, tensors):
-    """This rank's part of a flat tensor. Collective."""
+def _part(flat, tensors, zeros=torch.zeros):
+    """This rank's part of a flat tensor, made by `zeros`. Collective."""
     made = None
     for number, each in enumerate(tensors):
         whole = _rows.whole_of(each).reshape(-1)
         if made is None:
-            made = torch.zeros(flat.size, dtype=whole.dtype, device=whole.device)
+            made = zeros(flat.size, dtype=whole.dtype, device=whole.device)
         for rank, begin, end, position in flat.places(number):
             if rank == dist.get_rank():
                 made[position:position + end - begin] = whole[begin:end]
@@ -232,13 +232,17 @@ def _scalar(values, key, of_deepspeed):
 def _flat_state(optimizer, flat, parameters):
     states = [optimizer.state.get(each, {}) for each in parameters]
     made = {}
+    zeros = torch.zeros if optimizer.files is None else optimizer.files.zeros
     for key in dict.fromkeys(key for each in states for key in each):
-        values = [each.get(key) for each in states]
-        if any(_rows.is_elementwise(key, value, like) for value, like in zip(values, parameters)):
-            made[key] = _part(flat, [torch.zeros_like(like) if value is None else value
-                                     for value, like in zip(values, parameters)])
+        if any(_rows.is_elementwise(key, each.get(key), like) for each, like in zip(states, parameters)):
+            values = (each.get(key) for each in states)  # one at a time: each may be read from a file
+            made[key] = _part(flat, (torch.zeros_like(like) if value is None else value
+                                     for value, like in zip(values, parameters)), zeros)
         else:
-            made[key] = _scalar(values, key, optimizer.engine.client_optimizer is not optimizer.optimizer)
+            made[key] = _scalar([each.get(key) for each in states], key,
+                                optimizer.engine.client_optimizer is not optimizer.optimizer)
+    if optimizer.files is not None:
+        optimizer.files.flush()
     return made
 
 
@@ -497,7 +501,7 @@ def _load_optimizer(optimizer, saved):
                                   "optimizer")
             state = saved.state_of(name, parameter)
             if state:
-                optimizer.state[parameter] = state
+                optimizer.set_state(parameter, state)
         group.update({key: value for key, value in other.items() if key in group and key != "params"})
     if optimizer.dtype is torch.float16:
         optimizer.loss_scaler = saved.inner["loss_scaler"]
@@ -520,7 +524,7 @@ def _load_whole_optimizer(optimizer, found, saved):
                    if _rows.is_elementwise(key, value, parameter) else _own_scalar(key, value)
                    for key, value in state["state"].get(number, {}).items()}
             if own:
-                optimizer.state[parameter] = own
+                optimizer.set_state(parameter, own)
             if masters:
                 _rows.set_rows(parameter, masters[index][position])
         group.update({key: value for key, value in other.items() if key in group and key != "params"})

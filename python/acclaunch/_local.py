@@ -17,13 +17,13 @@ from acclaunch._library import InvalidArgumentError, NotSupportedError
 from acclaunch._units import as_plain, grad_of
 
 # They treat each element of a parameter by itself.
-_OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
+OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
     "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"))))
 
 
 def serve():
     hooks.register_optimizer_step_pre_hook(_before_step)
-    for cls in _OPTIMIZERS:
+    for cls in OPTIMIZERS:
         cls.step = _on_locals(cls, cls.step)
     if hasattr(torch.optim, "Muon"):  # of torch 2.9 and newer
         _muon.serve(torch.optim._muon)
@@ -78,7 +78,7 @@ def _on_locals(cls, step):
             with as_plain():
                 if _is_plain(self):
                     _before_step(self)
-                    with _Locals(self):
+                    with Locals(self):
                         return step(self, *arguments, **keywords)
         return step(self, *arguments, **keywords)
 
@@ -111,19 +111,22 @@ def _is_alike(value, parameter):
                              and value._local_tensor.shape == parameter._local_tensor.shape)
 
 
-class _Locals:
-    """An optimizer that holds local tensors in place of DTensors, for a step."""
+class Locals:
+    """An optimizer that holds local tensors in place of DTensors, for a step. wanted: the parameters that it updates,
+    default all; state: in place of the optimizer's."""
 
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
+    def __init__(self, optimizer, wanted=None, state=None):
+        self.optimizer, self.wanted, self.state = optimizer, wanted, state
 
     def __enter__(self):
         optimizer = self.optimizer
         self.parameters = [group["params"] for group in optimizer.param_groups]
-        self.state, optimizer.state = optimizer.state, collections.defaultdict(dict)
+        self.whole_state, optimizer.state = optimizer.state, collections.defaultdict(dict)
+        self.state = self.whole_state if self.state is None else self.state
         self.locals = []
         for group in optimizer.param_groups:
-            group["params"] = [self._local(parameter) for parameter in group["params"]]
+            group["params"] = [self._local(parameter) for parameter in group["params"]
+                               if self.wanted is None or parameter in self.wanted]
 
     def _local(self, parameter):
         local = parameter
@@ -140,7 +143,7 @@ class _Locals:
 
     def __exit__(self, *_):
         optimizer, found = self.optimizer, self.optimizer.state
-        optimizer.state = self.state
+        optimizer.state = self.whole_state
         for group, parameters in zip(optimizer.param_groups, self.parameters):
             group["params"] = parameters
         for parameter, local in self.locals:

@@ -6,6 +6,7 @@ without DeepSpeed."""
 import contextlib
 import importlib.util
 import io
+import itertools
 import os
 import pathlib
 import sys
@@ -29,8 +30,8 @@ if "RANK" in os.environ:
     from torch import nn
     from torch.nn import functional as F
 
-    from acclaunch import _deepspeed, _fsdp2
-    from acclaunch._library import NotSupportedError
+    from acclaunch import _deepspeed, _fsdp2, _nvme
+    from acclaunch._library import ConfigError
 
     THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiles C++ code
@@ -324,9 +325,9 @@ def keep(trial, path):
 
 def elsewhere(folder):
     """What two ranks have saved, this number of ranks loads."""
-    for stage, config in TRAVELS:
-        for number in (1, 2) if stage > 0 else ():
-            trial, path = Trial(OURS, stage, **config), f"{folder}/{stage}/{number}"
+    for stage, config in TRAVELS[1:]:
+        for number, options in ((1, config), (2, config), ("nvme", config), ("nvme", on_disk(folder, stage, config))):
+            trial, path = Trial(OURS, stage, **options), f"{folder}/{stage}/{number}"
             trial.engine.load_checkpoint(path, tag="global_step2")
             expected, found = torch.load(f"{path}/reference"), contents(trial)
             assert len(found) > 20 and sorted(found) == sorted(expected), (sorted(found), sorted(expected))
@@ -408,11 +409,96 @@ REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"en
            ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/"}}}, "to nvme"))
 
 
+class Lion:
+    """The rule of DeepSpeed's csrc/includes/cpu_lion.h: a reference without the engine's code."""
+
+    @staticmethod
+    def of(net, lr, betas, weight_decay):
+        class Made(torch.optim.Optimizer):
+            @torch.no_grad()
+            def step(self, closure=None):
+                for each in (each for group in self.param_groups for each in group["params"]):
+                    moment = self.state[each].setdefault("exp_avg", torch.zeros_like(each))
+                    one, two = betas
+                    way = torch.sign(one * moment + (1 - one) * each.grad)
+                    each -= self.param_groups[0]["lr"] * (way + weight_decay * each)
+                    self.state[each]["exp_avg"] = two * moment + (1 - two) * each.grad
+        return Made(trained(net), {"lr": lr})
+
+
+def trained(net):
+    return [each for each in net.parameters() if each.requires_grad]
+
+
+# Names and values of DeepSpeed's configuration, and an optimizer with the same rule, which DeepSpeed's engine steps.
+# Its own C++ optimizers are not compiled here. None: DeepSpeed makes it of the same configuration.
+CONFIGURED = (
+    ("Adam", {"lr": 1e-2}, lambda net: torch.optim.AdamW(trained(net), lr=1e-2, weight_decay=0.0)),
+    ("Adam", {"lr": 1e-2, "adam_w_mode": True, "weight_decay": 0.1, "betas": [0.8, 0.99], "eps": 1e-6},
+     lambda net: torch.optim.AdamW(trained(net), 1e-2, (0.8, 0.99), 1e-6, 0.1)),
+    ("Adam", {"lr": 1e-2, "adam_w_mode": False, "weight_decay": 0.1, "bias_correction": True},
+     lambda net: torch.optim.Adam(trained(net), lr=1e-2, weight_decay=0.1)),
+    ("AdamW", {"lr": 1e-2}, lambda net: torch.optim.AdamW(trained(net), lr=1e-2, weight_decay=0.0)),
+    ("AdamW", {"lr": 1e-2, "adam_w_mode": False, "weight_decay": 0.1},
+     lambda net: torch.optim.AdamW(trained(net), lr=1e-2, weight_decay=0.1)),
+    ("AdamW", {"torch_adam": True}, lambda net: torch.optim.AdamW(trained(net))),
+    ("AdamW", {"fp32_optimizer_states": True}, lambda net: torch.optim.AdamW(trained(net), weight_decay=0.0)),
+    ("Lion", {"lr": 1e-3}, lambda net: Lion.of(net, 1e-3, (0.9, 0.999), 0.0)),
+    ("Lion", {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1, "fp32_optimizer_states": True},
+     lambda net: Lion.of(net, 1e-3, (0.9, 0.99), 0.1)),
+    ("Adagrad", {"lr": 1e-2, "weight_decay": 0.1}, None),
+    ("Adagrad", {"fp32_optimizer_states": True}, lambda net: torch.optim.Adagrad(trained(net))),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, None),
+    ("RMSprop", {"lr": 1e-3, "momentum": 0.5}, None),
+)
+SCHEDULES = (
+    ("WarmupLR", {"warmup_num_steps": 7}),
+    ("WarmupLR", {"warmup_min_lr": 1e-4, "warmup_max_lr": 1e-2, "warmup_num_steps": 11, "warmup_type": "linear"}),
+    ("WarmupDecayLR", {"total_num_steps": 25, "warmup_max_lr": 1e-2, "warmup_num_steps": 5}),
+    ("WarmupCosineLR", {"total_num_steps": 26, "warmup_num_steps": 5, "warmup_min_ratio": 0.1, "cos_min_ratio": 0.01}),
+    ("OneCycle", {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 6, "cycle_second_step_size": 9,
+                  "decay_lr_rate": 0.1, "decay_step_size": 2, "cycle_min_mom": 0.7, "decay_mom_rate": 0.05}),
+    ("OneCycle", {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 6, "cycle_momentum": False}),
+    ("LRRangeTest", {"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 4, "lr_range_test_step_rate": 2.0}),
+    ("LRRangeTest", {"lr_range_test_step_size": 5, "lr_range_test_staircase": True}),
+)
+
+
+def configured(_):
+    """Ten steps with each optimizer of a configuration; rates and betas of 30 steps with each schedule."""
+    for stage, (kind, values, reference) in zip(itertools.cycle((1, 2, 3)), CONFIGURED):
+        each_step = {"gradient_accumulation_steps": 1}
+        config = {"optimizer": {"type": kind, "params": values}, **each_step}
+        trials = [Trial(OURS, stage, scalar=False, **config), Trial(THEIRS, stage, scalar=False, **config)
+                  if reference is None else
+                  Trial(THEIRS, stage, lambda net: {"optimizer": reference(net)}, False, **each_step)]
+        for trial in trials:
+            trial.train(10, rare_from=0)
+        expect_equal(("configured", stage, kind, values), trials[0].found, trials[1].found, 1e-5)
+    for kind, values in SCHEDULES:
+        config = {"optimizer": ADAM["optimizer"], "scheduler": {"type": kind, "params": values},
+                  "gradient_accumulation_steps": 1}
+        trials = [Trial(engine, 2, **config) for engine in (OURS, THEIRS)]
+        for trial in trials:
+            trial.train(2)
+            for _ in range(28):
+                trial.schedule.step()
+                trial.note(*trial.engine.get_lr(), *trial.engine.optimizer.param_groups[0]["betas"])
+        expect_equal(("schedule", kind, values), trials[0].found, trials[1].found, 1e-6)
+    for kind in ("Lamb", "Muon", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD", "CPUAdam",
+                 "FusedAdam"):
+        config = {"optimizer": {"type": kind, "params": {"lr": 1e-2}}}
+        expect_refusal(lambda config=config: Trial(OURS, 2, **config), f"the optimizer {kind}")
+    for kind, values, word in (("Adam", {"bias_correction": False}, "bias_correction: false"),):
+        config = {"optimizer": {"type": kind, "params": values}}
+        expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
+
+
 def expect_refusal(call, word):
     try:
         call()
-    except NotSupportedError as error:
-        assert word in str(error), error
+    except ConfigError as error:
+        assert word.lower() in str(error).lower(), error
     else:
         raise AssertionError(f"nothing refused: {word}")
 
@@ -473,20 +559,74 @@ def travels(stage, folder, config):
             "bf16") else 1e-2)
 
 
+def on_disk(folder, stage, config):
+    """With the states of the optimizer in a file, of pieces that have one or a few parameters."""
+    section = {"stage": stage, "offload_optimizer": {"device": "nvme", "nvme_path": folder}}
+    return {**config, "zero_optimization": section, "aio": {"block_size": 4096, "queue_depth": 1}}
+
+
+def nvme(folder):
+    """Offload of the optimizer's states to NVMe changes no bit, of losses and of checkpoints."""
+    adagrad = {"optimizer": {"type": "Adagrad", "params": {"lr": 1e-2}}}
+    lion = {"optimizer": {"type": "Lion", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+    for stage, config, arguments in ((0, lion, None), (1, {}, grouped), (2, ADAM | FP16, None), (3, adagrad, None),
+                                     (3, ADAM | BF16, None), (3, {}, called)):
+        more = {} if arguments is None else {"arguments": arguments}
+        trials = [Trial(OURS, stage, **more, **each) for each in (config, on_disk(folder, stage, config))]
+        for trial in trials:
+            trial.train(4)
+        expect_equal(("nvme", stage), trials[1].found, trials[0].found, 0)
+        filed = [each for each in trials[1].optimizer.files.states.values() if each.places]
+        assert len(trials[1].optimizer.files.pieces) > (1 if config in (ADAM | FP16, ADAM | BF16) else 0) and all(
+            value is _nvme._IN_FILE for each in filed for key, value in each.held.items() if key in each.places)
+        kept, filed = map(contents, trials)
+        assert kept.keys() == filed.keys() and len(kept) > 20
+        assert all(torch.equal(kept[name], value) for name, value in filed.items())
+        weight = trials[1].net.head.weight
+        key = next(iter(trials[1].optimizer.files.states[weight].places))
+        dict(_deepspeed._safe_functions())["safe_set_full_optimizer_state"](weight, torch.ones(weight.shape), key)
+        assert (_deepspeed._whole_of(trials[1].optimizer.state[weight][key]) == 1).all()
+    for stage, config in TRAVELS[1:]:
+        trial, path = Trial(OURS, stage, **on_disk(folder, stage, config)), f"{folder}/{stage}/nvme"
+        trial.train(4)
+        trial.engine.save_checkpoint(path)
+        keep(trial, f"{path}/reference")
+        for options in (config, on_disk(folder, stage, config)):  # with and without
+            resumed = Trial(OURS, stage, **options)
+            resumed.generator.set_state(trial.generator.get_state())
+            resumed.engine.load_checkpoint(path)
+            resumed.train(4)
+            if options is config:
+                kept = resumed.found
+        expect_equal(("nvme resumed", stage), resumed.found, kept, 0)
+    assert not [name for name in os.listdir(folder) if not name.isdigit()], os.listdir(folder)  # files without a name
+    without_path = on_disk(folder, 2, ADAM)
+    del without_path["zero_optimization"]["offload_optimizer"]["nvme_path"]
+    for config, arguments, word in (
+            (without_path, None, "offload_optimizer.nvme_path is not set"),
+            (on_disk("/proc", 2, ADAM), None, "cannot make a file in /proc (zero_optimization.offload_optimizer.nvme"),
+            (on_disk(folder, 2, {}), lambda net: {"optimizer": torch.optim.Adafactor(net.parameters())},
+             "offload_optimizer to nvme with the optimizer Adafactor")):
+        more = {} if arguments is None else {"arguments": arguments}
+        expect_refusal(lambda config=config, more=more: Trial(OURS, 2, **more, **config), word)
+
+
 def expect_equal(what, ours, theirs, tolerance):
     assert len(ours) == len(theirs), (what, ours, theirs)
     for number, (a, b) in enumerate(zip(ours, theirs)):
         assert a == b or abs(a - b) <= tolerance * max(1.0, abs(b)), (what, number, ours, theirs)
 
 
-def worker(folder):
+def worker(part, folder):
     import deepspeed  # noqa: F401
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
-    if dist.get_world_size() != 2:
-        elsewhere(folder)
-        print("trained", flush=True)
-        leave()
+    PARTS[part][1](folder)
+    print("trained", flush=True)
+    leave()
+
+
+def cases(folder):
     only = os.environ.get("ONLY", "")
     failed = []
     for name, stage, case, config, arguments, tolerance in CASES:
@@ -510,16 +650,21 @@ def worker(folder):
     for stage, config in TRAVELS:
         if only in f"travels{stage}":
             travels(stage, f"{folder}/{stage}", config)
+    if only in "nvme":
+        nvme(folder)
     assert not failed
-    print("trained", flush=True)
-    leave()
+
+
+# Number of ranks, and function of the folder. The last one loads what the second one has saved.
+PARTS = {"configured": (2, configured), "cases": (2, cases), "elsewhere": (3, elsewhere)}
 
 
 def main():
     os.environ["DS_ACCELERATOR"] = "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in (2, 3):
-            run = run_ranks(ranks, folder, preload="deepspeed")
+        for part in os.environ.get("PART", "configured cases elsewhere").split():
+            ranks, _ = PARTS[part]
+            run = run_ranks(ranks, part, folder, preload="deepspeed")
             assert run.stdout.count("trained") == ranks, run.stdout
 
 

@@ -273,6 +273,47 @@ static acc_data_order* use_samples(void) {
   return order;
 }
 
+/* Memory in a file: 3 pages and a part of one, without a runtime. */
+static void expect_file_memory(const char* folder) {
+  enum { kPage = 4096, kBytes = 3 * kPage + 100 };
+  acc_file_memory_config config = ACC_FILE_MEMORY_CONFIG_INITIALIZER;
+  acc_file_memory* memory = NULL;
+  config.folder = folder;
+  config.setting = "nvme_path";
+  config.nbytes = kBytes;
+  config.queue_depth = 0;
+  EXPECT(acc_file_memory_create(&config, &memory) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "aio.queue_depth is 0, expected at least 1") != NULL);
+  config.queue_depth = 1;
+  config.folder = "/proc";
+  EXPECT(acc_file_memory_create(&config, &memory) == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "/proc (nvme_path)") != NULL);
+  config.folder = folder;
+  EXPECT_OK(acc_file_memory_create(&config, &memory));
+  unsigned char written[kBytes];
+  unsigned char found[kBytes];
+  for (size_t i = 0; i < kBytes; ++i) {
+    written[i] = (unsigned char)(i * 31 / 7);
+  }
+  EXPECT_OK(acc_file_memory_read(memory, 0, found, kBytes));
+  EXPECT(found[0] == 0 && found[kBytes - 1] == 0);
+  EXPECT_OK(acc_file_memory_write(memory, 0, written, kBytes));
+  EXPECT_OK(acc_file_memory_read(memory, 50, found, kPage));
+  EXPECT(memcmp(found, written + 50, kPage) == 0);
+  unsigned char* const pages = aligned_alloc(kPage, 2 * kPage);
+  EXPECT(pages != NULL);
+  EXPECT_OK(acc_file_memory_start_reading(memory, kPage, pages, kPage));
+  EXPECT_OK(acc_file_memory_start_reading(memory, 3 * kPage, pages + kPage, 100));
+  EXPECT_OK(acc_file_memory_wait(memory));
+  EXPECT(memcmp(pages, written + kPage, kPage) == 0);
+  EXPECT(memcmp(pages + kPage, written + 3 * kPage, 100) == 0);
+  free(pages);
+  EXPECT(acc_file_memory_read(memory, kBytes, found, 1) == ACC_INVALID_ARGUMENT);
+  EXPECT(acc_file_memory_write(memory, 1, written, kBytes) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "bytes [1, +12388) of a memory of 12388 bytes") != NULL);
+  acc_file_memory_free(memory);
+}
+
 static void load_order(const acc_program_state* state) {
   acc_data_order* order = create_order(3);
   acc_data_position at;
@@ -447,6 +488,7 @@ int main(int argc, char** argv) {
   EXPECT(train_step(&p) == last);
   EXPECT(train_step(&p) == next);
   expect_files(&p, argv[1]);
+  expect_file_memory(argv[1]);
   expect_series(&p, argv[1]);
   const int is_alone = acc_runtime_world_size(p.runtime) == 1;
   destroy(&p);

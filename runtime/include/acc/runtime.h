@@ -776,6 +776,42 @@ ACC_API acc_status acc_optimizer_set_clip_value(acc_optimizer* optimizer,
 ACC_API acc_status acc_optimizer_clip_value(const acc_optimizer* optimizer,
                                             double* max_value) ACC_NOEXCEPT;
 
+/* ---- memory in a file ------------------------------------------------------------------------*/
+
+/* Memory in a file without a name, for states that a program's own optimizer keeps on NVMe
+ * (docs/sharding.md, "Offload to NVMe"). It needs no runtime, and one thread uses it. Addresses are
+ * offsets in bytes. After a transfer has failed, this and all later calls return ACC_DEVICE. */
+typedef struct acc_file_memory acc_file_memory;
+
+typedef struct acc_file_memory_config {
+  size_t size;
+  const char* folder;  /* on the disk */
+  const char* setting; /* the key that names it, for messages */
+  size_t nbytes;       /* of the memory */
+  /* DeepSpeed's block aio, and the number of buffers of block_size * queue_depth bytes. */
+  int64_t block_size;
+  int32_t queue_depth, intra_op_parallelism, single_submit, overlap_events, buffer_count;
+} acc_file_memory_config;
+#define ACC_FILE_MEMORY_CONFIG_INITIALIZER \
+  { sizeof(acc_file_memory_config), NULL, NULL, 0, 1048576, 8, 1, 0, 1, 4 }
+
+/* Allocates the memory on the disk, filled with zeros. ACC_CONFIG: no file can be made in the
+ * folder, or the disk has less room than the memory needs. */
+ACC_API acc_status acc_file_memory_create(const acc_file_memory_config* config,
+                                          acc_file_memory** memory) ACC_NOEXCEPT;
+ACC_API void acc_file_memory_free(acc_file_memory* memory) ACC_NOEXCEPT;
+/* Reads [offset, offset + nbytes) into `to`. ACC_INVALID_ARGUMENT: outside of the memory. */
+ACC_API acc_status acc_file_memory_read(acc_file_memory* memory, size_t offset, void* to,
+                                        size_t nbytes) ACC_NOEXCEPT;
+/* Starts to read; `to` is valid after acc_file_memory_wait, which waits for all such reads. offset
+ * and `to` are multiples of 4096, and `to` has room for whole pages of 4096 bytes. */
+ACC_API acc_status acc_file_memory_start_reading(acc_file_memory* memory, size_t offset, void* to,
+                                                 size_t nbytes) ACC_NOEXCEPT;
+ACC_API acc_status acc_file_memory_wait(acc_file_memory* memory) ACC_NOEXCEPT;
+/* Takes the bytes over, and may write them after the call. Later reads see them. */
+ACC_API acc_status acc_file_memory_write(acc_file_memory* memory, size_t offset, const void* from,
+                                         size_t nbytes) ACC_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,6 +27,11 @@ constexpr auto kTileStep = static_cast<std::int64_t>(kPage);
 /// Elements that are updated between two looks at the queue of the disk.
 constexpr std::int64_t kProgressNumel = 1 << 19;
 
+/// Bytes between the beginning of a page and an address.
+std::size_t into_page(const void* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory) % kPage;
+}
+
 }  // namespace
 
 /// Owns an extent. Its addresses are reserved and inaccessible, so that a mistaken use ends the
@@ -236,13 +241,14 @@ SwapDevice::Pages SwapDevice::pages_of(const void* memory, std::size_t nbytes, c
 
 SwapDevice::ReadingPtr SwapDevice::start_reading(const void* from, std::byte* to,
                                                  std::size_t nbytes) {
-  if (reinterpret_cast<std::uintptr_t>(to) % kPage != 0) {
+  if (into_page(to) != 0 || into_page(from) != 0) {
     copy(to, from, nbytes, compute());
     return nullptr;
   }
   check();
   const Extent& extent = extent_of(from);
-  const Pages pages{extent.file, extent.offset, round_up(nbytes, kPage), to};
+  const auto first = static_cast<std::size_t>(static_cast<const std::byte*>(from) - extent.begin);
+  const Pages pages{extent.file, extent.offset + first, round_up(nbytes, kPage), to};
   await_writes({pages});
   return std::make_unique<Reading>(shared_from_this(), pages);
 }
@@ -267,15 +273,6 @@ void SwapDevice::Reading::wait() {
 }
 
 // --- copies ---
-
-namespace {
-
-/// Bytes between the beginning of a page and an address.
-std::size_t into_page(const void* memory) {
-  return reinterpret_cast<std::uintptr_t>(memory) % kPage;
-}
-
-}  // namespace
 
 std::size_t SwapDevice::step_of(const void* memory, std::size_t at, std::size_t nbytes) const {
   const std::size_t skipped = into_page(static_cast<const std::byte*>(memory) + at);

@@ -33,11 +33,11 @@ class SwapDevice final : public device::Device, public std::enable_shared_from_t
   /// Allocates zero-filled memory in a file in `folder`. setting: the key that names the folder.
   device::MemoryPtr allocate_in_file(std::size_t nbytes, const std::string& folder,
                                      const std::string& setting);
-  /// A read of a whole allocation that is under way. Its end waits for it.
+  /// A read that is under way. Its end waits for it.
   class Reading;
   using ReadingPtr = std::unique_ptr<Reading>;
-  /// Starts to read the allocation that begins at `from`, [nbytes], into `to`, which has room for
-  /// whole pages. Null if that is done already, because `to` does not begin at a page.
+  /// Starts to read `nbytes` of an allocation at `from` into `to`, which has room for whole pages.
+  /// Null if that is done already, because `from` or `to` does not begin at a page.
   ReadingPtr start_reading(const void* from, std::byte* to, std::size_t nbytes);
   /// Hands further requests to the disk. Does not block.
   void progress() { transfers_->progress(); }
