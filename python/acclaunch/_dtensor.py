@@ -72,6 +72,32 @@ _PARTS = {"__getitem__", "chunk", "diagonal", "dsplit", "hsplit", "narrow", "sel
           "tensor_split", "unbind", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "vsplit"}
 
 
+# Functions that torch computes of the rows of each rank first, and that fail on a rank without rows.
+_OF_SOME_ROWS = {"_foreach_max", "_foreach_norm", "amax", "amin", "aminmax", "argmax", "argmin", "linalg_norm",
+                 "linalg_vector_norm", "max", "min", "norm", "vector_norm"}
+
+
+def _fails_without_rows(function, arguments, keywords, given):
+    """True if some rank has no rows of one of the tensors, and the function fails there. The same on all ranks, which
+    then compute with whole values alike."""
+    tensors = [each for each in given if isinstance(each, DTensor)]
+    if not any(_rows.leaves_rank_without(each) for each in tensors):
+        return False
+
+    def without_rows(tensor):
+        if not isinstance(tensor, DTensor):
+            return tensor
+        sharded = {each.dim for each in tensor.placements if each.is_shard()}
+        return torch.empty([0 if dim in sharded else size for dim, size in enumerate(tensor.shape)], dtype=tensor.dtype)
+
+    arguments, keywords = map_tensors(without_rows, (arguments, keywords))
+    try:
+        function(*arguments, **keywords)
+    except (IndexError, RuntimeError):
+        return True
+    return False
+
+
 def _may_change(function, keywords):
     """True for functions, such as collectives, whose names do not say whether they change their arguments."""
     return keywords.get("inplace") or isinstance(function, torch._ops.OpOverload) or (
@@ -193,11 +219,14 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             return _fill(out, function, arguments, keywords)
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
-        if not (has_graph and any_requires_grad(plain)):
+        by_rows = changes or name not in _OF_SOME_ROWS or not _fails_without_rows(function, arguments, keywords, given)
+        if by_rows and not (has_graph and any_requires_grad(plain)):
             try:
                 found = function(*arguments, **keywords)
                 if isinstance(first, DTensor):
                     _mark_parts(found, name, first, arguments)
+                    if name == "detach" and _rows.awaits_memory(first):
+                        _note_alias(first, found)
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
@@ -244,11 +273,16 @@ def _plain(attribute):
     return property(read, write)
 
 
+def _note_alias(parameter, made):
+    """For RowMember.adopt, which exchanges the memory of the parameter: `made` is over it too."""
+    parameter._acc_aliases = [each for each in getattr(parameter, "_acc_aliases", ()) if each() is not None]
+    parameter._acc_aliases.append(weakref.ref(made))
+
+
 def _get_data(self):
     made = _data.__get__(self)
-    if _rows.is_row(self):  # see RowMember.adopt
-        self._acc_aliases = [each for each in getattr(self, "_acc_aliases", ()) if each() is not None]
-        self._acc_aliases.append(weakref.ref(made))
+    if _rows.is_row(self) or _rows.awaits_memory(self):
+        _note_alias(self, made)
     return made
 
 

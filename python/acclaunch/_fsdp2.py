@@ -130,13 +130,18 @@ class RowMember(Member):
             raise InvalidArgumentError(f"parameter '{self.names[0]}' is on the meta device: call "
                                        "to_empty() of the module and give its parameters values")
         if local.data_ptr() != self.own.data_ptr():
-            # A result of `.data` keeps the values of before, and so does a parameter that may come back.
+            # A result of `.data` of before keeps the values of before, and so does a parameter that may come back. One
+            # over the new memory follows it into the runtime's, and so does a state dict from before the first forward.
             aliases = [alias() for each in {found, old} for alias in each.__dict__.pop("_acc_aliases", ())]
-            for each in (*aliases, old):
-                if each is not None and each._local_tensor.data_ptr() == self.own.data_ptr():
+            aliases = [each for each in (*aliases, old) if each is not None]
+            follow = [each for each in aliases if each._local_tensor.data_ptr() == local.data_ptr()]
+            for each in aliases:
+                if each._local_tensor.data_ptr() == self.own.data_ptr():
                     each._local_tensor = each._local_tensor.clone()
             with torch.no_grad():
                 self.own.copy_(local)
+            for each in follow:
+                each._local_tensor = self.own
         found._local_tensor = self.own
 
     def _check_ties(self, found):
@@ -253,6 +258,10 @@ class RowUnit(Unit):
             self.open_whole()
         elif not self.awaited and not is_first:
             self.reshard()
+
+    def check_views(self):
+        if self.whole is None:
+            super().check_views()
 
     def forget_addresses(self):
         if self.whole is None:
@@ -735,6 +744,7 @@ def _rows_of(parameter, name, mesh):
     for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         if getattr(parameter, hooks):  # the same dictionary, from which a handle can remove them
             setattr(made, hooks, getattr(parameter, hooks))
+    made._acc_model = -1  # none yet: see _rows.awaits_memory
     parameter._acc_successor = made, name
     return made
 

@@ -36,6 +36,13 @@ def _row_range(count, mesh, rank=None):
     return begin, min(count, begin + each)
 
 
+def leaves_rank_without(tensor):
+    """True if some rank has no rows of a DTensor."""
+    return any(size * (ranks - 1) >= tensor.shape[each.dim] for each, ranks, size in (
+        (each, ranks, -(-tensor.shape[each.dim] // ranks))
+        for each, ranks in zip(tensor.placements, tensor.device_mesh.shape) if each.is_shard()) if ranks > 1)
+
+
 def own_rows(whole, mesh, rank=None):
     """The rows of this rank, or of another one, of a whole tensor: a view. Each rank has all of a scalar."""
     if whole.dim() == 0:
@@ -136,6 +143,11 @@ models = weakref.WeakValueDictionary()  # by their numbers: in the order of thei
 def is_row(parameter):
     """True for a parameter of a module that has had its first forward."""
     return getattr(parameter, "_acc_model", None) in models
+
+
+def awaits_memory(parameter):
+    """True for a parameter of a module that has not had its first forward, which exchanges its memory."""
+    return getattr(parameter, "_acc_model", None) == -1
 
 
 def member_of(parameter):

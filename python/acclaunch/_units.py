@@ -24,11 +24,12 @@ import copy
 import ctypes as c
 import dataclasses
 import functools
+import gc
 import sys
 
 import torch
 
-from acclaunch._library import Error, InvalidArgumentError, library
+from acclaunch._library import Error, InvalidArgumentError, NotSupportedError, library
 from acclaunch._parameters import Uncopied, view
 
 in_backward = torch._C._current_graph_task_id  # -1 outside
@@ -124,6 +125,7 @@ class Member:
         self.handle = handle
         self.trains = working.requires_grad  # at some time; it may be frozen between steps
         self.address = None
+        self.storage, self.holders = 0, 0  # of the tensor over the address, and how many tensors it had then
         self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
         self.written = None  # the one of them that the last backward has written
@@ -305,8 +307,26 @@ class Unit(Uncopied):
                 member.address = address.value
                 member.working.data = view(address.value, member.sharded.shape,
                                            member.working.dtype, model.device)
+                member.storage = member.working.untyped_storage()._cdata
+                member.holders = torch._C._storage_Use_Count(member.storage)
             if not self.keeps_addresses:
                 model.memory.members[address.value] = (self, member)
+
+    def check_views(self):
+        """At the end of a forward, which frees the memory: raises if the program has kept a view of a parameter, which
+        would get other values."""
+        if self.keeps_addresses or self.forwards or self.backwards or in_backward() != -1:
+            return
+        count = torch._C._storage_Use_Count
+        kept = [each for each in self.members if each.storage and count(each.storage) > each.holders]
+        if kept:
+            gc.collect()  # what cycles still hold
+        for each in kept:
+            if count(each.storage) > each.holders:
+                raise NotSupportedError(
+                    f"a view of parameter '{each.names[0]}' that is kept beyond the forward of its unit "
+                    f"'{self.label}', which frees the gathered values: an autograd function saves it with ctx.save_for_backward, not as "
+                    "an attribute of ctx, and hooks for saved tensors copy what they keep")
 
     def forget_addresses(self):
         if not self.keeps_addresses and not self.forwards and not self.backwards:
@@ -452,6 +472,8 @@ class Unit(Uncopied):
             return None
         if forward.use is not None:
             output = self.after_use(forward.use, output)
+        if error is None:
+            self.check_views()
         self.forget_addresses()
         if forward.handle is not None:
             self.end_quietly(forward.handle) if forward.quiet else \

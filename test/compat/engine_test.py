@@ -371,8 +371,11 @@ def two_losses(trial):
 
 
 def evaluation(trial):
-    """Evaluation between forward and backward and between steps; weights that the program changes itself."""
+    """Evaluation between forward and backward and between steps; weights that the program changes itself, also by what
+    it has had since before the first forward."""
     net = trial.sharded(Net())
+    parameters = list(net.parameters())
+    state, *early = net.state_dict(), [each.detach() for each in parameters], [each.data for each in parameters]
     optimizer = adamw(net)
     for number in range(3):
         loss = loss_of(net, trial.ids())
@@ -382,9 +385,11 @@ def evaluation(trial):
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            for each in net.parameters():
+            for each in parameters:
                 (each.mul_(0.9), each.data.mul_(0.9), each._local_tensor.mul_(0.9))[number]
-            trial.note(loss, loss_of(net, trial.ids()))
+            for each in early[number % 2]:
+                each.mul_(0.9)
+            trial.note(loss, loss_of(net, trial.ids()), *(each.double().sum() for each in state.values()))
     trial.note_weights(net)
 
 
@@ -742,6 +747,14 @@ def expect_whole(mesh, shard):
     with torch.no_grad():
         net(torch.zeros(1, 2, dtype=torch.int64))
     assert torch.equal(weight.full_tensor(), whole)
+    # Some ranks have no rows, and fail there in torch.
+    extremes = (lambda each: each.max(), lambda each: each.amin(0).sum(), lambda each: each.argmax(),
+                lambda each: each.aminmax()[0], lambda each: each.min(dim=0)[0].norm(),
+                lambda each: each.norm(float("inf")), lambda each: torch.linalg.vector_norm(each, -float("inf")),
+                lambda each: torch._foreach_norm([each], float("inf"))[0])
+    for few in (net.blocks[0].scale, net.blocks[0].rare):
+        expect_equal(list(few.shape), *([float(read(each)) for read in extremes]
+                                        for each in (few.detach(), few.detach().full_tensor())), 0)
 
 
 def travels(mesh, ours, theirs, folder):
