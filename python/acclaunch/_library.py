@@ -201,7 +201,7 @@ ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_de
                         ("buffer_dtype", c.c_int32), ("own_dtypes", c.c_int32),
                         ("stored_dtype", c.c_int32), ("computed_dtype", c.c_int32),
                         ("reduced_dtype", c.c_int32))
-INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE = 0, 3, 4
+INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE = 0, 3, 5
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
     "gradient_buffer_bytes", "device_bytes", "device_peak_bytes", "pinned_bytes", "buffer_bytes",

@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from acclaunch._library import (ERRORS, DeviceInfo, InvalidArgumentError, NotFoundError, NotSupportedError,
-                                PeerLostError, ProgramValue, SeriesConfig, integer, library, path_of, real, text)
+                                ProgramValue, SeriesConfig, integer, library, path_of, real, text)
 
 OLDEST_TORCH = (2, 6)
 
@@ -280,7 +280,7 @@ class CheckpointSeries:
         self._handle = self._library.make("checkpoint_series_create", runtime.handle,
                                           path_of(folder), SeriesConfig(total_limit=total_limit))
         release(self, self._library.checkpoint_series_free, self._handle)
-        self._runtime = runtime
+        self._runtime = runtime  # which the handle refers to
 
     def newest(self):
         """Path of the newest complete checkpoint, the same on every rank; None if there is none.
@@ -316,18 +316,13 @@ class CheckpointSeries:
         model = model_of(module)
         model.check_not_gathered("series.resume")
         model.write_buffers()
-        return self._resumed(self._library.checkpoint_series_resume, model, optimizer, has_initial_values=True)
+        return self._resumed(self._library.checkpoint_series_resume, model, optimizer)
 
-    def _resumed(self, resume, model, optimizer, has_initial_values):
-        """If there is nothing to load and one rank has no initial values, all ranks raise, so that all are started
-        again."""
+    def _resumed(self, resume, model, optimizer):
         source, handle = c.create_string_buffer(4096), c.c_void_p()
         try:
             resume(self._handle, model.handle, optimizer.handle, c.byref(handle), source, len(source))
         except NotFoundError:
-            if self._replaces_ranks(PeerLostError) and [0.0] in self._runtime.all_gather([float(has_initial_values)]):
-                raise NotSupportedError("series.rejoin: there is no whole state to go back to: call save before the "
-                                        "first step") from None
             return None
         state = SavedState(handle)
         state.source = os.fsdecode(source.value)
@@ -339,11 +334,8 @@ class CheckpointSeries:
     def can_rejoin(self, error):
         """True if `error` is that of a call that has lost a rank, such as a PeerLostError, and the launcher replaces
         ranks (--rejoin), so that `rejoin` may go on."""
-        return self._replaces_ranks(type(error))
-
-    def _replaces_ranks(self, error):
-        return error in ERRORS and self._library.read(
-            "checkpoint_series_can_rejoin", c.c_int32, self._handle, ERRORS.index(error) + 1) == 1
+        return type(error) in ERRORS and self._library.read(
+            "checkpoint_series_can_rejoin", c.c_int32, self._handle, ERRORS.index(type(error)) + 1) == 1
 
     def rejoin(self, module, optimizer):
         """Goes on in this process after an error for which `can_rejoin` is True (docs/checkpoints.md, "Rejoin"): drops
@@ -358,4 +350,4 @@ class CheckpointSeries:
                                     "is lost: use the runtime's collectives alone, or leave --rejoin out")
         model.give_up()
         with model.shared_again():
-            return self._resumed(self._library.checkpoint_series_rejoin, model, optimizer, has_initial_values=False)
+            return self._resumed(self._library.checkpoint_series_rejoin, model, optimizer)

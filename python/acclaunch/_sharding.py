@@ -8,7 +8,7 @@ import zlib
 
 import torch
 
-from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigError, Error,
+from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE, ConfigError, Error,
                                 ExportConfig, FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
                                 TrafficReport, VisitFunction, callback, library, path_of)
@@ -320,8 +320,6 @@ class _Source:
     def __init__(self, seed):
         self.seed = seed
         self.functions = []  # live until the model is initialised
-        self.pure_functions = []  # without tensors; a rejoin calls them again, before it loads all values
-        self.released = False
         self.made = None  # the module that was made last from the meta device, with its tensors
 
     def config(self, name, module, attribute, tensor):
@@ -331,22 +329,19 @@ class _Source:
 
         def fill(_, offset, out, count, __):
             target = view(out, torch.Size([count]), torch.float32, torch.device("cpu"))
-            if self.released:
-                target.zero_()
-                return
             values = self.values(name, module, attribute, tensor)
             target.copy_(values.detach().reshape(-1)[offset:offset + count])
 
-        function = callback(FillFunction, fill)
-        (self.pure_functions if tensor.is_meta else self.functions).append(function)
+        self.functions.append(callback(FillFunction, fill))
         return ParameterConfig(
-            trainable=tensor.requires_grad, weight_decay=1, fill=function, context=library().callback_context,
-            initializer=INITIALIZER_PURE if tensor.is_meta else INITIALIZER_CUSTOM)
+            trainable=tensor.requires_grad, weight_decay=1, fill=self.functions[-1],
+            context=library().callback_context,
+            initializer=INITIALIZER_PURE_ONCE if tensor.is_meta else INITIALIZER_CUSTOM)
 
     def release(self):
         """Drops the functions that keep the original tensors alive in reference cycles."""
         self.functions.clear()
-        self.made, self.released = None, True
+        self.made = None
 
     def check(self, name, module, tensor):
         if tensor.is_meta and _reset_of(module) is None:

@@ -308,7 +308,8 @@ typedef enum acc_initializer_kind {
   ACC_INITIALIZER_NORMAL = 1,   /* mean 0, standard deviation a */
   ACC_INITIALIZER_UNIFORM = 2,  /* uniform in [a, b) */
   ACC_INITIALIZER_CUSTOM = 3,   /* fill, whose values may differ between ranks */
-  ACC_INITIALIZER_PURE = 4      /* fill, a function of its arguments only, the same on all ranks */
+  ACC_INITIALIZER_PURE = 4,     /* fill, a function of its arguments only, the same on all ranks */
+  ACC_INITIALIZER_PURE_ONCE = 5 /* as _PURE, but called only while the model is initialised */
 } acc_initializer_kind;
 
 /* Fills elements [offset, offset + count) of a parameter or buffer into out: [count]. `stream`
@@ -324,7 +325,7 @@ typedef struct acc_parameter_config {
   int32_t weight_decay; /* 0: the optimizer's weight decay does not apply */
   int32_t initializer;  /* acc_initializer_kind */
   float a, b;
-  acc_fill_function fill; /* for ACC_INITIALIZER_CUSTOM and _PURE; outlives the model */
+  acc_fill_function fill; /* for ACC_INITIALIZER_CUSTOM, _PURE and _PURE_ONCE; outlives the model */
   void* context;          /* passed to fill; outlives the model */
   int32_t buffer_dtype;   /* acc_dtype of a buffer; negative: acc_model_buffer_dtype */
   int32_t own_dtypes;     /* 1, in a model with acc_model_config.by_rows: the parameter has the

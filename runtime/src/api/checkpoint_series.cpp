@@ -213,8 +213,8 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::go_back(Model& model,
     const auto all = runtime_.all_gather(own);
     if (std::ranges::count(all, 0.0) != std::ssize(all)) {
       throw Error(Errc::not_supported,
-                  "there is no checkpoint to go back to, and initialisers of the program are "
-                  "called only once: save at the start, or start the job again");
+                  "there is no whole state to go back to, and initialisers of the program are "
+                  "called only once: save before the first step, or start the job again");
     }
   }
   return resumed;

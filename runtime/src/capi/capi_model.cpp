@@ -26,6 +26,7 @@ acc::Initializer initializer_of(const acc_parameter_config& config) {
     case ACC_INITIALIZER_UNIFORM: return acc::uniform(config.a, config.b);
     case ACC_INITIALIZER_CUSTOM: return fill_of(config);
     case ACC_INITIALIZER_PURE: return acc::Initializer::pure(fill_of(config));
+    case ACC_INITIALIZER_PURE_ONCE: return acc::Initializer::pure_once(fill_of(config));
   }
   throw Error(Errc::invalid_argument,
               "config.initializer: unknown kind " + std::to_string(config.initializer));

@@ -44,7 +44,7 @@ void make_buffer(const Context& context, BufferRecord& buffer, std::uint64_t see
     set_buffer(context, buffer,
                sharding::with_program(context.groups,
                                       fmt::format("the values of buffer {}", buffer.name), [&] {
-                                        return is_new || buffer.initializer.same_everywhere()
+                                        return is_new || buffer.initializer.repeatable()
                                                    ? initial_values(buffer, seed)
                                                    : std::vector<std::byte>(buffer.nbytes());
                                       }));

@@ -246,10 +246,10 @@ void ModelState::renew() {
 }
 
 bool ModelState::knows_initial_values() const {
-  const auto is_pure = [](const auto& each) { return each.initializer.same_everywhere(); };
+  const auto is_known = [](const auto& each) { return each.initializer.repeatable(); };
   return std::ranges::all_of(unit_states_, [&](const auto& unit) {
-    return std::ranges::all_of(unit->parameters, is_pure) &&
-           std::ranges::all_of(unit->buffers, is_pure);
+    return std::ranges::all_of(unit->parameters, is_known) &&
+           std::ranges::all_of(unit->buffers, is_known);
   });
 }
 

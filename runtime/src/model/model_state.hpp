@@ -39,8 +39,8 @@ class ModelState {
   /// Throws Error(invalid_argument) inside a scope, Error(not_supported) for a model that cannot
   /// `renew`.
   void check_renew() const;
-  /// False if `renew` does not restore all initial values, because the program's initialisers may
-  /// differ between ranks.
+  /// False if `renew` does not restore all initial values, because initialisers may not be called
+  /// again.
   [[nodiscard]] bool knows_initial_values() const;
   /// Implements `Unit::keeps_addresses`.
   [[nodiscard]] bool keeps_addresses(UnitState& unit);

@@ -137,7 +137,7 @@ void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed,
   const settings::ShardingSettings& settings = context.settings.sharding;
   const auto& parameters = flat.parameters();
   const ValueSource source = [&](std::size_t index, std::int64_t offset, std::span<float> out) {
-    if (known || parameters[index].initializer.same_everywhere()) {
+    if (known || parameters[index].initializer.repeatable()) {
       parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);
     } else {
       std::ranges::fill(out, 0.0F);

@@ -26,8 +26,8 @@ void fill_by_rank_zero(const Context& context, FlatParameter& flat, const ValueS
 /// the elements that the rank owns; with `zero3_init` false it computes the whole parameter first.
 /// An initialiser whose values may differ between ranks runs on rank 0 only if sync_module_states
 /// is true, except for ignored parameters.
-/// known: false leaves zeros in place of values that may differ between ranks, but takes part in
-/// their broadcasts: the program's initialisers are called once only.
+/// known: false leaves zeros in place of values whose initialisers are called once only, but takes
+/// part in their broadcasts.
 void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed, bool known = true);
 
 /// Returns the stream of random numbers of the parameter or buffer with that full name.

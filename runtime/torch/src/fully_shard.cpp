@@ -289,8 +289,8 @@ class Source {
   Initializer initializer(const std::string& name, const Tensor& tensor) {
     check(name, tensor);
     if (tensor.is_meta()) {
-      return Initializer::pure([this, name, meta = tensor.detach()](
-                                   std::uint64_t, std::int64_t offset, std::span<float> out) {
+      return Initializer::pure_once([this, name, meta = tensor.detach()](
+                                        std::uint64_t, std::int64_t offset, std::span<float> out) {
         fill(made(name, meta), offset, out);
       });
     }

@@ -62,9 +62,9 @@ class ACC_API CheckpointSeries {
   /// Empty, with the initial values, if there is nothing to load. The processes that are new call
   /// `resume` as their first collective call after they have made their optimizer. No scope may be
   /// open. Collective, together with them. Throws Error(not_supported) if the launcher replaces no
-  /// ranks, on a GPU, for several models, and for initialisers of the program if there is nothing
-  /// to load, then on all ranks; Error(timeout) if no process was replaced in time. The groups then
-  /// stay unusable.
+  /// ranks, on a GPU, for several models, and for initialisers that are called only once if there
+  /// is nothing to load, then on all ranks; Error(timeout) if no process was replaced in time. The
+  /// groups then stay unusable.
   [[nodiscard]] std::optional<Resumed> rejoin(Model& model, Optimizer& optimizer) const;
   /// True if `error` is Error(peer_lost) and the launcher replaces ranks, so that `rejoin` may go
   /// on.

@@ -31,6 +31,12 @@ class Initializer {
   /// each rank computes the elements that it keeps and nothing is sent. The initialisers below are
   /// pure.
   static Initializer pure(Fill fill) {
+    Initializer result = pure_once(std::move(fill));
+    result.repeatable_ = true;
+    return result;
+  }
+  /// As `pure`, of a function that is called only while the model is initialised.
+  static Initializer pure_once(Fill fill) {
     Initializer result(std::move(fill));
     result.same_everywhere_ = true;
     return result;
@@ -41,11 +47,14 @@ class Initializer {
   }
   /// True for a pure initialiser.
   [[nodiscard]] bool same_everywhere() const noexcept { return same_everywhere_; }
+  /// False if it may be called only while the model is initialised.
+  [[nodiscard]] bool repeatable() const noexcept { return repeatable_; }
   explicit operator bool() const noexcept { return static_cast<bool>(fill_); }
 
  private:
   Fill fill_;
   bool same_everywhere_ = false;
+  bool repeatable_ = false;
 };
 
 ACC_API Initializer zeros();                ///< 0 everywhere
