@@ -178,6 +178,17 @@ def _moved(parameter, replaced):
                             "that is not one of the model's; the engine acc updates only those")
 
 
+class _NoHooks:
+    """As DeepSpeedZeRoOffload, whose hooks on modules TRL removes around generate(), and sets again: without any."""
+
+    def __init__(self):
+        self.forward_hooks, self.backward_hooks, self.module = [], [], torch.nn.Module()
+        self.module.ds_external_parameters = tuple
+
+    def _register_deepspeed_module(self, module):
+        """Without effect: the hooks of units stay."""
+
+
 class RowOptimizer(ZeROOptimizer):
     """The optimizer of an Engine, as DeepSpeed's: unscales, clips, skips steps that overflow, and knows the files."""
 
@@ -191,6 +202,8 @@ class RowOptimizer(ZeROOptimizer):
         self.clip_grad = engine.gradient_clipping()
         if self.stage > 0:  # it lets DeepSpeed write a file per rank
             self.dp_process_group = engine.seq_data_parallel_group
+        if self.stage == 3:
+            self.parameter_offload = _NoHooks()
         self.dynamic_loss_scale = engine.fp16_enabled() and engine.dynamic_loss_scale()
         arguments = engine.dynamic_loss_scale_args() or {"init_scale": engine.initial_dynamic_scale()}
         self.loss_scaler = CreateLossScaler(self.dtype, engine.loss_scale(), self.dynamic_loss_scale, arguments)
@@ -498,6 +511,8 @@ class Engine(DeepSpeedEngine):
         super().zero_grad()
         unit = _fsdp2.state_of(self.module).unit
         if unit is not None and unit.model.has_gradients:  # of backwards without reduction
+            for each in unit.model.units:
+                each.hold_gradients(False)  # else they stay, as with FSDP2
             unit.model.zero_grad()
 
     @contextlib.contextmanager
@@ -708,6 +723,23 @@ def _safe_functions():
             param, value, optim_state_key, put_in)
 
 
+_cpu, _reduce = DTensor.cpu, DTensor.__reduce_ex__
+
+
+def _whole_cpu(self, *arguments, **keywords):
+    """Tensor.cpu, by which programs collect the parameters that they save: whole, as in DeepSpeed. Collective."""
+    if not _engines or self.requires_grad and torch.is_grad_enabled():
+        return _cpu(self, *arguments, **keywords)
+    return _rows.whole_of(self).cpu(*arguments, **keywords)
+
+
+def _refuse_rows(self, protocol):
+    if _engines and not all(each.is_replicate() for each in self.placements):
+        _refuse("torch.save of a parameter, gradient or state, which has only this rank's rows (save its cpu(), which "
+                "is whole and which all ranks call, or the module's state_dict())")
+    return _reduce(self, protocol)
+
+
 def serve(module):
     """module: deepspeed, right after its import. DeepSpeed's own `initialize` then makes the engine here."""
     def init(self, *arguments, **keywords):
@@ -719,6 +751,7 @@ def serve(module):
     # It compiles collectives in C++ that nothing here calls. deepspeed.comm.torch is torch itself.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     module.DeepSpeedEngine = Engine
+    DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _refuse_rows
     for each in (zero, zero.partition_parameters):
         each.Init, each.GatheredParameters = Init, GatheredParameters
         each.register_external_parameter = lambda *_: None

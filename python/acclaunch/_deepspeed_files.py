@@ -481,6 +481,7 @@ def _load_module(module, saved, strict):
 
 def _load_optimizer(optimizer, saved):
     groups = optimizer.param_groups
+    optimizer.state.clear()  # a checkpoint from before the first step has none
     if saved.inner is None:
         return _load_whole_optimizer(optimizer, saved.model.get("optimizer"), saved)
     if len(groups) != len(saved.bases[0]["param_groups"]):

@@ -169,6 +169,18 @@ def dropped(trial):
         trial.note(sum(value.sum() for value in weights(trial).values()))
 
 
+def from_beginning(trial):
+    """A trained engine loads a checkpoint from before the first step."""
+    with tempfile.TemporaryDirectory() as own:
+        paths = [own]
+        dist.broadcast_object_list(paths)
+        trial.engine.save_checkpoint(paths[0])
+        trial.train(2)
+        trial.engine.load_checkpoint(paths[0])
+        trial.train(4)
+        dist.barrier()
+
+
 def unmanaged(trial):
     """Each step is one of all backwards since the last one."""
     for number in range(6):
@@ -299,7 +311,9 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("penalised", 1, penalised, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5),
             ("again", 0, again, ADAM, None, 1e-5), ("again", 2, again, {**ADAM, **BF16}, None, 1e-2),
             ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),
-            ("dropped", 0, dropped, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
+            ("dropped", 0, dropped, ADAM, None, 1e-5), ("dropped", 1, dropped, ADAM, None, 1e-5),
+            ("from the beginning", 1, from_beginning, ADAM, None, 1e-5),
+            ("from the beginning", 3, from_beginning, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
             ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5)])
 
@@ -394,6 +408,10 @@ def gathered():
         else:
             whole = trial.engine._zero3_consolidated_16bit_state_dict()
             assert (whole is None) == (dist.get_rank() > 0)
+        held = {name: value.detach().cpu().clone() for name, value in trial.net.named_parameters()}
+        assert type(held["embedding.weight"]) is torch.Tensor
+        assert all(torch.equal(value.float(), held[name]) for name, value in weights(trial).items())
+        expect_refusal(lambda weight=weight: torch.save(weight.detach().clone(), io.BytesIO()), "this rank's rows")
         safe, rows = dict(_deepspeed._safe_functions()), torch.full_like(weight, 0.25)
         for scope, value, number in (("full", rows, 0.25), ("full", torch.full(weight.shape, 0.5), 0.5),
                                      ("local", rows, 0.25)):
