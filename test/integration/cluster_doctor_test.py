@@ -30,19 +30,21 @@ BETWEEN_MACHINES = {"port_blocked", "no_reply", "no_route", "wrong_machine", "co
                     "interface_speed", "acclaunch_versions"}
 
 
-def start(cluster, programs, folder, names, num_machines, *flags):
+def start(cluster, programs, folder, names, num_machines, conf="heartbeat_timeout=600"):  # no machine is lost
     return [cluster[name].start(
         [programs / "acclaunch", "doctor", "--cpu", "--num_machines", str(num_machines), "--machine_rank",
          str(NODES.index(name)), "--main_process_ip", NODES[0], "--main_process_port", str(PORT),
-         "--output", folder / "doctor.json", *flags]) for name in names]
+         "--output", folder / "doctor.json", "--rdzv_conf", conf]) for name in names]
 
 
 def examined(cluster, programs, folder, status):
+    output = folder / "doctor.json"
+    output.unlink(missing_ok=True)
     launchers = start(cluster, programs, folder, NODES, len(NODES))
     for launcher in launchers:
         launcher.expect_status(status)
-    text = (folder / "doctor.json").read_text()
-    report = json.loads(text)
+    check(output.exists(), "no report:\n" + "\n".join(launcher.text() for launcher in launchers))
+    report = json.loads(output.read_text())
     faults = json_schema.Schema(ROOT / "docs" / "doctor.schema.json", knows_all=True).faults(report)
     check(not faults, "doctor.json is not as its schema says:\n" + "\n".join(faults))
     print(launchers[0].text(), flush=True)
@@ -98,7 +100,7 @@ def slow_and_blocked(cluster, programs, folder):
 def not_met(cluster, programs, folder):
     """The blocked port is that of the rendezvous."""
     cluster.block("node1", "node0", range(PORT, PORT + 1))
-    (alone,) = start(cluster, programs, folder, ["node1"], 2, "--rdzv_conf", "timeout=2")
+    (alone,) = start(cluster, programs, folder, ["node1"], 2, "timeout=2")
     check(alone.wait() != 0, "machines that cannot meet")
     check("main_process_unreachable" in alone.text() and "10.77.0.1" in alone.text(), alone.text())
 
