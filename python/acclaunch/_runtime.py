@@ -188,6 +188,14 @@ class Runtime:
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.ExternalStream(info.stream, device=self.device))
 
+    def check_world_size(self):
+        """Raises NotSupportedError if the number of ranks has changed (--elastic_replicas): loaders of this package and
+        the program have divided the data among the old ones."""
+        now = self._library.runtime_world_size(self.handle)
+        if now != self.world_size:
+            raise NotSupportedError(f"the number of ranks has changed from {self.world_size} to {now} "
+                                    "(--elastic_replicas), which Python programs do not follow in this version")
+
     def describe(self):
         """One line for the user: strategy, groups, precision."""
         text = c.create_string_buffer(4096)
@@ -320,9 +328,13 @@ class CheckpointSeries:
 
     def _resumed(self, resume, model, optimizer):
         source, handle = c.create_string_buffer(4096), c.c_void_p()
+        found = True
         try:
             resume(self._handle, model.handle, optimizer.handle, c.byref(handle), source, len(source))
         except NotFoundError:
+            found = False
+        self._runtime.check_world_size()
+        if not found:
             return None
         state = SavedState(handle)
         state.source = os.fsdecode(source.value)

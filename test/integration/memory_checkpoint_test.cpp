@@ -228,13 +228,33 @@ TEST_CASE("workers that do not rejoin are all started again") {
   CHECK(launcher.err().find("workers did not rejoin within 1 s") != std::string::npos);
 }
 
-TEST_CASE("--rejoin and --spares are refused where they are not possible") {
+TEST_CASE("--rejoin, --spares and --elastic_replicas are refused where they are not possible") {
   struct Refused {
     std::vector<std::string> flags;
     std::string why;
   };
+  const auto elastic = [](std::vector<std::string> flags) {
+    std::vector<std::string> all = {
+        "--use_fsdp", "--fsdp_sharding_strategy", "NO_SHARD",  "--num_machines",
+        "2",          "--num_processes",          "2",         "--rdzv_backend",
+        "c10d",       "--main_process_ip",        "127.0.0.1", "--memory_checkpoint_every",
+        "1",          "--elastic_replicas",       "1"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return all;
+  };
   for (const Refused& each :
-       {Refused{{"--num_processes", "2"}, "needs a job with restarts"},
+       {Refused{elastic({"--rdzv_backend", "static", "--machine_rank", "0"}),
+                "needs a rendezvous of kind c10d"},
+        Refused{elastic({"--machine_rank", "1"}), "none is bound to a rank"},
+        Refused{elastic({"--fsdp_sharding_strategy", "FULL_SHARD"}),
+                "needs NO_SHARD or HYBRID_SHARD"},
+        Refused{elastic({"--memory_checkpoint_every", "0"}), "needs memory_checkpoint_every"},
+        Refused{elastic({"--trace", "unused"}), "--elastic_replicas does not work with --trace"},
+        Refused{elastic({"--engine", "acc"}), "--elastic_replicas does not work with --engine acc"},
+        Refused{elastic({"--elastic_replicas", "2"}), "below the number of machines, 2"},
+        Refused{elastic({"--num_machines", "4", "--num_processes", "4", "--min_machines", "2"}),
+                "is 1, but the job may start with 2 machines"},
+        Refused{{"--num_processes", "2"}, "needs a job with restarts"},
         Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--engine", "acc"}, "--engine acc"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--data_record", "unused"},

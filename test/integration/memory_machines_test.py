@@ -132,9 +132,12 @@ class Rejoining(Machines):
         return [int(each) for each in re.findall(r"\] pid (\d+)", self.files[number].read_text())]
 
     def lose_machine(self, number):
+        self.lose_for_good(number)
+        self.add()
+
+    def lose_for_good(self, number):
         self.running[number].send_signal(signal.SIGKILL)
         self.running[number].wait()
-        self.add()
 
     def lose_worker(self, number):
         try:
@@ -255,28 +258,33 @@ def a_program_that_does_not_rejoin_is_started_again(folder):
         machines.stop()
 
 
-for case in (
-    (2, 2, "FULL_SHARD", [("worker", 1), ("machine", 1), ("worker", 0)]),
-    (3, 1, "FULL_SHARD", [("machine", 0), ("worker", 2), ("machine", 2)]),
-    (2, 2, "HYBRID_SHARD", [("machine", 0)]),
-):
-    with tempfile.TemporaryDirectory() as temporary:
-        survivors_keep_their_processes(pathlib.Path(temporary), *case)
-    print("ok --rejoin", *case, flush=True)
+def main():
+    for case in (
+        (2, 2, "FULL_SHARD", [("worker", 1), ("machine", 1), ("worker", 0)]),
+        (3, 1, "FULL_SHARD", [("machine", 0), ("worker", 2), ("machine", 2)]),
+        (2, 2, "HYBRID_SHARD", [("machine", 0)]),
+    ):
+        with tempfile.TemporaryDirectory() as temporary:
+            survivors_keep_their_processes(pathlib.Path(temporary), *case)
+        print("ok --rejoin", *case, flush=True)
 
-for check in (a_program_that_does_not_rejoin_is_started_again, fewer_machines_start_again,
-              a_machine_that_does_not_come_ends_the_job, a_stop_signal_ends_workers_that_wait_for_a_rank,
-              a_stop_signal_ends_workers_while_the_daemon_is_gone):
-    with tempfile.TemporaryDirectory() as temporary:
-        check(pathlib.Path(temporary))
-    print("ok --rejoin,", check.__name__.replace("_", " "), flush=True)
+    for check in (a_program_that_does_not_rejoin_is_started_again, fewer_machines_start_again,
+                  a_machine_that_does_not_come_ends_the_job, a_stop_signal_ends_workers_that_wait_for_a_rank,
+                  a_stop_signal_ends_workers_while_the_daemon_is_gone):
+        with tempfile.TemporaryDirectory() as temporary:
+            check(pathlib.Path(temporary))
+        print("ok --rejoin,", check.__name__.replace("_", " "), flush=True)
 
-for case in (
-    (2, 2, "FULL_SHARD", [1], r"in memory \(nothing on disk.*2 snapshots from other machines"),
-    (3, 1, "FULL_SHARD", [1], r"in memory \(nothing on disk.*1 snapshots from other machines"),
-    (2, 2, "HYBRID_SHARD", [0], r"in memory \(nothing on disk.*snapshots from other machines"),
-    (3, 1, "FULL_SHARD", [0, 1], "starting anew: nothing on disk, step .* in memory lacks rank"),
-):
-    with tempfile.TemporaryDirectory() as temporary:
-        a_lost_machine_is_replaced(pathlib.Path(temporary), *case)
-    print("ok", *case[:4], flush=True)
+    for case in (
+        (2, 2, "FULL_SHARD", [1], r"in memory \(nothing on disk.*2 snapshots from other machines"),
+        (3, 1, "FULL_SHARD", [1], r"in memory \(nothing on disk.*1 snapshots from other machines"),
+        (2, 2, "HYBRID_SHARD", [0], r"in memory \(nothing on disk.*snapshots from other machines"),
+        (3, 1, "FULL_SHARD", [0, 1], "starting anew: nothing on disk, step .* in memory lacks rank"),
+    ):
+        with tempfile.TemporaryDirectory() as temporary:
+            a_lost_machine_is_replaced(pathlib.Path(temporary), *case)
+        print("ok", *case[:4], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,23 +24,40 @@ std::int64_t choose_logit_rows(const ModelConfig& config, std::int64_t rows) {
 Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::Runtime* keeper)
     : config_(config),
       p_(model, config),
-      logit_rows_(choose_logit_rows(config, largest.rows())),
-      scratch_(config, largest, model.compute_dtype(), logit_rows_ * config.vocab),
-      values_(model.compute_dtype()),
-      embedded_(largest.rows() * config.dim),
-      stats_(2 * largest.rows()),
-      logits_(logit_rows_ * config.vocab),
-      dx_(largest.rows() * config.dim) {
+      compute_dtype_(model.compute_dtype()),
+      scratch_(config, {}, compute_dtype_, 0),
+      values_(compute_dtype_) {
   if (keeper != nullptr) {
     inputs_.emplace(*keeper);
   }
+  allocate(largest);
+}
+
+void Gpt::allocate(BatchShape largest) {
+  const std::int64_t rows = largest.rows();
+  largest_ = largest;
+  logit_rows_ = choose_logit_rows(config_, rows);
+  scratch_ = Scratch(config_, largest, compute_dtype_, logit_rows_ * config_.vocab);
+  embedded_ = Buffer(rows * config_.dim);
+  stats_ = Buffer(2 * rows);
+  logits_ = Buffer(logit_rows_ * config_.vocab);
+  dx_ = Buffer(rows * config_.dim);
+  blocks_.clear();
+  activations_.clear();
   const std::size_t sets = inputs_ ? 1 : p_.blocks.size();
   activations_.reserve(sets);  // blocks hold pointers to the elements, so they must not move
   for (const BlockParameters& block : p_.blocks) {
     if (activations_.size() < sets) {
-      activations_.emplace_back(config, largest);
+      activations_.emplace_back(config_, largest);
     }
-    blocks_.emplace_back(block, config, largest, activations_.back());
+    blocks_.emplace_back(block, config_, largest, activations_.back());
+  }
+}
+
+void Gpt::restart(std::int64_t largest_batch) {
+  loss_ = 0.0;
+  if (largest_batch > largest_.batch) {
+    allocate({.batch = largest_batch, .time = largest_.time});
   }
 }
 

@@ -27,12 +27,13 @@ class Gpt final : public LanguageModel {
 
   void train(const Batch& batch) override;
   acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) override;
-  void drop_loss() override { loss_ = 0.0; }
+  void restart(std::int64_t largest_batch) override;
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
   [[nodiscard]] std::int64_t activation_bytes() const override;
   [[nodiscard]] std::int64_t kept_bytes() const override;
 
  private:
+  void allocate(BatchShape largest);
   const float* embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,
                      BatchShape shape);
   double loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch,
@@ -42,11 +43,13 @@ class Gpt final : public LanguageModel {
 
   ModelConfig config_;
   GptParameters p_;
+  acc::DType compute_dtype_;
+  BatchShape largest_ = {};
   std::optional<BlockInputs> inputs_;     // with activation checkpointing
   std::vector<Activations> activations_;  // one per block, or one for all with checkpointing
   std::vector<Block> blocks_;
 
-  std::int64_t logit_rows_;  // number of rows whose logits exist at the same time
+  std::int64_t logit_rows_ = 0;  // number of rows whose logits exist at the same time
   Scratch scratch_;
   UnitValues values_;  // parameters and gradients of the root unit
   Buffer embedded_;    // (N, C)

@@ -29,9 +29,9 @@ class LanguageModel {
   /// work. Collective.
   virtual acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) = 0;
 
-  /// Forgets the losses since `take_loss`, after an error. On a GPU, where no rank rejoins, it does
-  /// nothing.
-  virtual void drop_loss() {}
+  /// Forgets the losses since `take_loss`, after an error, and takes micro-batches of up to so many
+  /// sequences from now on, if those were fewer. On a GPU, where no rank rejoins, it does nothing.
+  virtual void restart(std::int64_t /*largest_batch*/) {}
 
   /// Returns the logits of the token that follows `tokens`, on every rank: [vocab], valid until the
   /// next call. tokens: at most `largest.time`. Must be called under Model::no_grad().

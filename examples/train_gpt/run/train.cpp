@@ -180,7 +180,9 @@ class Trainer {
           throw;
         }
         resumed = series_->rejoin(model_, optimizer_);
-        gpt_->drop_loss();
+        parallel_ = data_parallel(runtime_);  // there may be more or fewer ranks
+        global_batch_ = global_batch(options_, parallel_);
+        gpt_->restart(global_batch_.largest_share());
         if (order_) {
           static_cast<void>(order_->load(first_position));
         }

@@ -63,12 +63,15 @@ std::optional<int> gpu_of_worker(const LaunchPlan& plan, const settings::Environ
   return index < visible.size() ? std::optional(visible[index]) : std::nullopt;
 }
 
-/// Where the workers of a round meet.
-MembershipPage::Meeting meeting_of(const Assignment& assignment) {
+/// Where the workers of a round meet, and with --elastic_replicas their machine's place.
+MembershipPage::Meeting meeting_of(const LaunchPlan& plan, const Assignment& assignment) {
+  const bool is_elastic = plan.supervision.elastic_replicas;
   return {.host = assignment.master_addr,
           .port = assignment.master_port,
           .secret = assignment.secret,
-          .restart_count = assignment.restart_count};
+          .restart_count = assignment.restart_count,
+          .machine_rank = is_elastic ? assignment.machine_rank : 0,
+          .num_machines = is_elastic ? assignment.num_machines : 0};
 }
 
 }  // namespace
@@ -364,11 +367,15 @@ asio::awaitable<supervision::AttemptOutcome> Job::await_workers() {
 }
 
 /// Joins the next round while the workers of this machine that were not lost run. If they have the
-/// same ranks in it, tells them where they meet the others, and starts those that are lost.
+/// same ranks in it, or may have others, tells them where they meet the others, and starts those
+/// that are lost.
 asio::awaitable<void> Job::renew_round() {
-  const auto has_ranks_of = [](const Round& before, const Round& now) {
-    return now.machine_rank == before.machine_rank &&
-           now.local_world_sizes == before.local_world_sizes;
+  const auto can_rejoin = [this](const Round& before, const Round& now) {
+    const auto is_alike = [this](int workers) { return workers == plan_.layout.local_world_size; };
+    return (now.machine_rank == before.machine_rank &&
+            now.local_world_sizes == before.local_world_sizes) ||
+           (plan_.supervision.elastic_replicas &&
+            std::ranges::all_of(now.local_world_sizes, is_alike));
   };
   co_await rounds_->end_is_known();
   if (!rounds_->known_end() || !rounds_->known_end()->restarts) {
@@ -397,13 +404,16 @@ asio::awaitable<void> Job::renew_round() {
   }
   round_ = std::move(next);
   if (attempt_->supervisor->state() != supervision::AttemptState::holding ||
-      !has_ranks_of(before, *round_)) {
+      !can_rejoin(before, *round_)) {
     co_return;
   }
   attempt_->result.reset();
   attempt_->is_renewed = false;
+  if (round_->num_machines() <= before.num_machines()) {
+    attempt_->membership->end_epoch();  // also if one was lost after another one had joined
+  }
   const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
-  attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round), meeting_of(now));
+  attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round), meeting_of(plan_, now));
   std::vector<supervision::WorkerSpec> specs = worker_specs();
   for (const supervision::WorkerRecord& worker : attempt_->supervisor->workers()) {
     std::error_code ignored;  // of the process that is lost
@@ -415,6 +425,10 @@ asio::awaitable<void> Job::renew_round() {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     specs[i].reports = attempt_->specs[i].reports;
     specs[i].reports_variable = attempt_->specs[i].reports_variable;
+  }
+  logs_.name_ranks(attempt_->number, specs.front().rank);
+  if (attempt_->rank_monitor) {
+    attempt_->rank_monitor->set_first_rank(specs.front().rank);
   }
   attempt_->supervisor->replace(std::move(specs));
   if (const auto end = rounds_->known_end()) {  // the new round has ended already
@@ -512,11 +526,15 @@ void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
   }
   try {
     if (!attempt_->membership) {
-      attempt_->membership.emplace(MembershipPage::create(plan_.supervision.rejoins));
+      using enum MembershipPage::Changes;
+      attempt_->membership.emplace(MembershipPage::create(plan_.supervision.elastic_replicas
+                                                              ? machines
+                                                          : plan_.supervision.rejoins ? processes
+                                                                                      : nothing));
       if (plan_.supervision.rejoins) {
         attempt_->membership->begin_epoch(
             static_cast<std::uint32_t>(round_->round),
-            meeting_of(assignment(plan_, *round_, rounds_->tunnel())));
+            meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel())));
       }
     }
   } catch (const Error& error) {

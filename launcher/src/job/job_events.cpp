@@ -387,30 +387,37 @@ bool Job::is_replaced(const supervision::WorkerRecord& worker) {
                 .restarts = true,
                 .cause = Cause::worker,
                 .reason = line});
-  begin_renewal();
+  begin_renewal(true);
   return true;
 }
 
 /// Keeps the workers that run for the next round, which `await_workers` joins.
-void Job::begin_renewal() {
+void Job::begin_renewal(bool is_anyone_lost) {
   if (!std::exchange(attempt_->is_renewed, true)) {
-    attempt_->membership->end_epoch();
+    is_anyone_lost ? attempt_->membership->end_epoch()
+                   : attempt_->membership->end_epoch_between_steps();
     attempt_->news.open();
   }
 }
 
-/// True if workers are lost, and those of this machine can rejoin when others have their ranks. Not
-/// if one has failed otherwise while others rejoin: it cannot, like those of the same program here.
+/// True if workers are lost, and those of this machine can rejoin when others have their ranks; or
+/// if the number of machines changes with --elastic_replicas. Not if one has failed otherwise while
+/// others rejoin: it cannot, like those of the same program here.
 bool Job::keeps_workers(const AttemptEnd& end) const {
   using enum supervision::AttemptState;
   constexpr int kKilled = 128;
   if (!plan_.supervision.rejoins || state_ != JobState::running || !end.restarts ||
-      !breaks_groups(end) || !attempt_->supervisor || !attempt_->membership) {
+      !(breaks_groups(end) || changes_machines(end)) || !attempt_->supervisor ||
+      !attempt_->membership) {
     return false;
   }
   const auto state = attempt_->supervisor->state();
   return state == running || state == holding ||
          (state == replacing && (end.cause != Cause::worker || end.exit_status > kKilled));
+}
+
+bool Job::changes_machines(const AttemptEnd& end) const {
+  return plan_.supervision.elastic_replicas && end.cause == Cause::membership;
 }
 
 bool Job::have_rejoined(const std::vector<supervision::WorkerRecord>& workers) const {
@@ -555,7 +562,7 @@ void Job::on_attempt_end(const AttemptEnd& end) {
 void Job::follow(const AttemptEnd& end) {
   if (keeps_workers(end)) {
     attempt_->supervisor->hold();
-    begin_renewal();
+    begin_renewal(breaks_groups(end) || end.exit_status != 0);  // 0: a machine joins
     return;
   }
   const JobAction action = advance(event_of(end));

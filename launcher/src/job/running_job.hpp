@@ -152,7 +152,8 @@ class Job {
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void follow(const rendezvous::AttemptEnd& end);
   bool keeps_workers(const rendezvous::AttemptEnd& end) const;
-  void begin_renewal();
+  bool changes_machines(const rendezvous::AttemptEnd& end) const;
+  void begin_renewal(bool is_anyone_lost);
   void stop(JobEvent event, const StopRequest& request);
   void stop_workers_when_known(supervision::PassedSignal signal);
   void stop_workers();

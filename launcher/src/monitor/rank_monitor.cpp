@@ -53,6 +53,12 @@ void RankMonitor::start(std::function<Records()> records) {
   await_sample();
 }
 
+void RankMonitor::set_first_rank(int rank) {
+  for (Watched& each : workers_) {
+    each.worker.rank = rank++;
+  }
+}
+
 void RankMonitor::finish(Records records) {
   timer_.cancel();
   if (std::exchange(records_, nullptr)) {

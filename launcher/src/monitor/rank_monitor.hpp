@@ -49,6 +49,8 @@ class RankMonitor {
   /// The workers run: samples at once, and then at the interval. `records`: of the same workers, in
   /// the same order; called at each sample. Does nothing the second time.
   void start(std::function<Records()> records);
+  /// The workers have other ranks from now on, from `rank`.
+  void set_first_rank(int rank);
   /// Samples for the last time and ends.
   void finish(Records records);
 

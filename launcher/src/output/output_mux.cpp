@@ -171,16 +171,39 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
   if (worker.prompts && !worker.prefix.empty()) {
     stream->prompt_clock.emplace(executor_);
   }
-  if (!worker.prefix.empty() && console.sink->is_terminal() && allows_colours()) {
-    stream->prefix = coloured(worker.prefix, worker.rank);
-  }
-  if (options_.folds_lines && !worker.prefix.empty()) {
-    console.folder.join(worker.rank);
-    console.prefixes[worker.rank] = stream->prefix;
-  }
+  set_prefix(*stream, worker.prefix);
   streams_.push_back(stream);
   asio::co_spawn(executor_, pump(stream), asio::detached);
   return write_end;
+}
+
+/// Sets the prefix of lines on the console, for the rank of the stream.
+void OutputMux::set_prefix(Stream& stream, const std::string& prefix) {
+  if (prefix.empty()) {
+    return;
+  }
+  Console& console = stream.console;
+  const bool coloured_here = console.sink->is_terminal() && allows_colours();
+  stream.prefix = coloured_here ? coloured(prefix, stream.rank) : prefix;
+  if (options_.folds_lines) {
+    console.folder.join(stream.rank);
+    console.prefixes[stream.rank] = stream.prefix;
+  }
+}
+
+void OutputMux::rename(int rank, int to, const std::string& prefix) {
+  for (const auto& stream : streams_) {
+    if (stream->rank != rank) {
+      continue;
+    }
+    take_all(*stream);
+    stream->console.folder.leave(rank);
+    stream->rank = to;
+    stream->filter_prefix = prefix;
+    if (stream->is_shown && stream->pipe.is_open()) {
+      set_prefix(*stream, prefix);
+    }
+  }
 }
 
 std::shared_ptr<LogFile> OutputMux::shared_file(const std::string& path) {

@@ -100,6 +100,9 @@ class OutputMux {
   /// and Error(process) if a pipe cannot be created.
   WorkerEnds add_worker(const WorkerOutput& worker);
 
+  /// Gives a worker another rank and prefix, which its next lines have.
+  void rename(int rank, int to, const std::string& prefix);
+
   /// Reads what the workers have written until now, including unfinished lines, and closes their
   /// pipes. Does not wait for the reader of the console, nor for processes that still hold a pipe
   /// open. Call it after all workers have ended; new workers may be added afterwards.
@@ -140,6 +143,7 @@ class OutputMux {
 
   std::array<std::unique_ptr<Console>, 2> open_consoles();
   boost::asio::awaitable<void> pump(std::shared_ptr<Stream> stream);
+  void set_prefix(Stream& stream, const std::string& prefix);
   UniqueFd add_stream(const WorkerOutput& worker, Console& console, const StreamTarget& target);
   UniqueFd add_pipe(const WorkerOutput& worker, Console& console, const StreamTarget& target);
   std::shared_ptr<LogFile> shared_file(const std::string& path);

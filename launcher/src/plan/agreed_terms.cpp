@@ -172,7 +172,8 @@ Terms agreed_terms(const LaunchPlan& plan) {
   const auto order = plan.variables.set.find(kDataOrderVariable);
   terms.emplace_back("the data order", order == plan.variables.set.end() ? "torch" : order->second);
   if (plan.supervision.rejoins) {
-    terms.emplace_back("--rejoin", "true");
+    terms.emplace_back(plan.supervision.elastic_replicas ? "--elastic_replicas" : "--rejoin",
+                       "true");
   }
   terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();

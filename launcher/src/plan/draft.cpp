@@ -5,13 +5,17 @@
 #include "acc/base/text.hpp"
 #include "acc/base/variables.hpp"
 #include "acc/rendezvous/etcd_address.hpp"
+#include "acc/settings/strategy.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 
 namespace acc::launcher::plan {
 
@@ -92,7 +96,9 @@ SupervisionPlan read_supervision(Draft& draft) {
   const auto seconds = [&](settings::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
-  return {.rejoins = draft.settings.boolean("rejoin"_key),
+  const bool is_elastic = draft.settings.integer("elastic_replicas"_key) > 0;
+  return {.rejoins = is_elastic || draft.settings.boolean("rejoin"_key),
+          .elastic_replicas = is_elastic,
           .restart_backoff = seconds("restart_backoff"_key),
           .time_limit = seconds("timeout"_key),
           .shutdown_timeout = seconds("shutdown_timeout"_key),
@@ -347,8 +353,9 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   }
   const bool is_engine_acc =
       draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
+  const bool is_elastic = plan.supervision.elastic_replicas;
   const char* const why =
-      plan.supervision.max_restarts == 0 && draft.settings.integer("spares"_key) == 0
+      plan.supervision.max_restarts == 0 && !is_elastic && draft.settings.integer("spares"_key) == 0
           ? "needs a job with restarts, or --spares"
       : plan.layout.num_machines == 1 && plan.layout.local_world_size == 1 ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"
@@ -358,8 +365,51 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
       : is_engine_acc                         ? "does not work with --engine acc in this version"
                                               : nullptr;
   if (why != nullptr) {
-    throw Error(Errc::not_supported, "--rejoin " + std::string(why));
+    throw Error(Errc::not_supported,
+                fmt::format("--{} {}", is_elastic ? "elastic_replicas" : "rejoin", why));
   }
+}
+
+bool is_python(const std::string& executable) {
+  return std::filesystem::path(executable).filename().string().starts_with("python");
+}
+
+/// Refuses --elastic_replicas where a machine cannot leave and come back, and sets the smallest
+/// number of machines.
+void read_elastic_replicas(const Draft& draft, LaunchPlan& plan) {
+  if (!plan.supervision.elastic_replicas) {
+    return;
+  }
+  const Sourced<std::string> given = draft.given("elastic_replicas"_key);
+  const auto least = static_cast<int>(draft.settings.integer("elastic_replicas"_key));
+  const int most = plan.layout.num_machines;
+  const settings::StrategySwitches on = settings::switches(plan.sharding.strategy);
+  int& min_machines = plan.rendezvous.min_machines;
+  const char* const why =
+      plan.rendezvous.backend != RendezvousPlan::Backend::c10d
+          ? "needs a rendezvous of kind c10d and several machines"
+      : plan.rendezvous.machine_rank_was_given ? "needs machines of which none is bound to a rank"
+      : plan.layout.rank_slot                  ? "needs one launcher for each machine"
+      : on.shard_optimizer && !on.replicate    ? "needs NO_SHARD or HYBRID_SHARD: otherwise a "
+                                                 "machine has state that no other one has"
+      : plan.sharding.memory_checkpoint_every == 0 ? "needs memory_checkpoint_every"
+      : !plan.command.empty() && is_python(plan.command.front())
+          ? "works for programs in C++ and C in this version, not for Python"
+      : !plan.output.trace_directory.empty() ? "does not work with --trace in this version"
+                                             : nullptr;
+  if (why != nullptr) {
+    throw Error(Errc::not_supported, fmt::format("{} {}", given.where, why));
+  }
+  if (least >= most) {
+    throw bad_value(given, fmt::format("below the number of machines, {}", most));
+  }
+  if (min_machines != most && min_machines != least) {
+    throw Error(Errc::config, fmt::format("{} is {}, but the job may start with {} machines: give "
+                                          "both the same number, or leave the second one out",
+                                          given.where, least, min_machines));
+  }
+  min_machines = least;
+  plan.layout.num_processes.reset();  // each machine that takes part brings its workers
 }
 
 /// Refuses --spares where a machine cannot take the place of another.
@@ -378,6 +428,7 @@ void check_spares(const Draft& draft, const LaunchPlan& plan) {
 
 LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   check_rejoin(draft, plan);
+  read_elastic_replicas(draft, plan);
   check_spares(draft, plan);
   const std::optional<int> num_processes = plan.layout.num_processes;
   if (num_processes && plan.supervision.stdin_rank >= num_processes) {

@@ -140,10 +140,17 @@ void Supervisor::replace(std::vector<WorkerSpec> specs) {
   handle(AttemptEvent::round_formed);
 }
 
+/// Starts the workers that have ended, and gives the others their ranks of the new round.
 void Supervisor::replace_ended() {
   for (std::size_t index = 0; index < specs_.size(); ++index) {
-    if (outcome_.workers[index].end) {
-      start_again(index, specs_[index]);
+    WorkerRecord& worker = outcome_.workers[index];
+    const WorkerSpec& spec = specs_[index];
+    if (worker.rank != spec.rank) {
+      output_.rename(worker.rank, spec.rank, spec.prefix);
+      worker.rank = spec.rank;
+    }
+    if (worker.end) {
+      start_again(index, spec);
     }
   }
 }

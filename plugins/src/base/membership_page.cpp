@@ -37,17 +37,21 @@ std::string text_of(const std::array<char, kSize>& text) {
 
 /// Zero-filled memory is a page in epoch 0 that no worker has joined.
 struct MembershipPage::Layout {
-  std::atomic<std::uint32_t> changes;  ///< of the next three; waiters sleep on it
+  std::atomic<std::uint32_t> changes;  ///< of the next four; waiters sleep on it
   std::atomic<std::uint32_t> epoch;
   std::atomic<std::uint32_t> ended;  ///< 1 + number of the last epoch that has ended; 0: none
   std::atomic<std::uint32_t> over;   ///< 1: `reason` is written
-  std::uint32_t replaces;
+  /// 1 + number of an epoch that has ended although all its ranks are there; 0: none.
+  std::atomic<std::uint32_t> whole;
+  Changes changes_of_launcher;
   std::uint32_t first;
   std::array<char, 488> reason;                           ///< NUL-terminated
   std::array<std::atomic<std::uint32_t>, kSlots> joined;  ///< 1 + epoch; 0: none
   struct Place {
     std::uint32_t port;
     std::int32_t restart_count;
+    std::int32_t machine_rank;
+    std::int32_t num_machines;
     std::array<char, 1028> host;
     std::array<char, 64> secret;
   };
@@ -70,14 +74,14 @@ MembershipPage::MembershipPage(UniqueFd fd) : fd_(std::move(fd)) {
   page_ = static_cast<Layout*>(memory);
 }
 
-MembershipPage MembershipPage::create(bool replaces) {
+MembershipPage MembershipPage::create(Changes changes) {
   UniqueFd fd(::memfd_create("acc-membership", MFD_CLOEXEC));
   if (!fd || ::ftruncate(fd.get(), kPageBytes) != 0) {
     throw Error(Errc::out_of_memory, fmt::format("cannot make the page of the job's membership: {}",
                                                  std::generic_category().message(errno)));
   }
   MembershipPage page(std::move(fd));
-  page.page_->replaces = replaces ? 1 : 0;
+  page.page_->changes_of_launcher = changes;
   return page;
 }
 
@@ -111,8 +115,8 @@ std::uint32_t MembershipPage::epoch() const noexcept {
   return page_->epoch.load();
 }
 
-bool MembershipPage::replaces() const noexcept {
-  return page_->replaces != 0;
+MembershipPage::Changes MembershipPage::changes() const noexcept {
+  return page_->changes_of_launcher;
 }
 
 bool MembershipPage::is_first(std::uint32_t epoch) const noexcept {
@@ -124,13 +128,24 @@ bool MembershipPage::has_ended(std::uint32_t epoch) const noexcept {
 }
 
 void MembershipPage::end_epoch() noexcept {
+  page_->whole.store(0);
+  page_->ended.store(page_->epoch.load() + 1);
+  page_->changed();
+}
+
+void MembershipPage::end_epoch_between_steps() noexcept {
+  page_->whole.store(page_->epoch.load() + 1);
   page_->ended.store(page_->epoch.load() + 1);
   page_->changed();
 }
 
 void MembershipPage::begin_epoch(std::uint32_t epoch, const Meeting& meeting) {
-  Layout::Place place{
-      .port = meeting.port, .restart_count = meeting.restart_count, .host = {}, .secret = {}};
+  Layout::Place place{.port = meeting.port,
+                      .restart_count = meeting.restart_count,
+                      .machine_rank = meeting.machine_rank,
+                      .num_machines = meeting.num_machines,
+                      .host = {},
+                      .secret = {}};
   if (meeting.host.size() >= place.host.size() || meeting.secret.size() >= place.secret.size()) {
     throw Error(Errc::config, fmt::format("the address of the job's store, {}, is too long",
                                           meeting.host.substr(0, 80)));
@@ -154,7 +169,9 @@ std::optional<MembershipPage::Meeting> MembershipPage::meeting(std::uint32_t epo
   return Meeting{.host = text_of(place.host),
                  .port = static_cast<std::uint16_t>(place.port),
                  .secret = text_of(place.secret),
-                 .restart_count = place.restart_count};
+                 .restart_count = place.restart_count,
+                 .machine_rank = place.machine_rank,
+                 .num_machines = place.num_machines};
 }
 
 void MembershipPage::end_round(std::string_view reason) noexcept {
@@ -178,7 +195,7 @@ void MembershipPage::check(std::uint32_t epoch) const {
   if (auto reason = round_end()) {
     throw Error(Errc::peer_lost, *reason);
   }
-  if (has_ended(epoch)) {
+  if (has_ended(epoch) && page_->whole.load() != epoch + 1) {
     throw Error(Errc::peer_lost, "the job has lost a rank, which another process takes over");
   }
 }

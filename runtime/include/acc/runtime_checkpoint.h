@@ -168,7 +168,8 @@ ACC_API acc_status acc_checkpoint_series_is_memory_due(const acc_checkpoint_seri
 /* Begins to copy the state to memory that outlives this process, if the number of steps is a
  * multiple of the setting memory_checkpoint_every and the launcher gives such memory; a thread
  * makes the copy beside the training. Called after each step, on all ranks. kept: receives 1 if it
- * has begun, else 0; may be NULL. A failure is a warning. Not collective. */
+ * has begun, else 0; may be NULL. A failure is a warning. Not collective. ACC_PEER_LOST: the ranks
+ * of an elastic job (--elastic_replicas) change now. */
 ACC_API acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
                                                         const acc_model* model,
                                                         const acc_optimizer* optimizer,
@@ -187,7 +188,8 @@ ACC_API acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, a
  * anew, and loads as acc_checkpoint_series_resume does. Handles stay valid. End the open scopes
  * before; their ends may fail, too. The processes that are new call acc_checkpoint_series_resume as
  * their first collective call after they have made their optimizer. Fill functions of pure
- * initialisers are called again. Collective. ACC_NOT_FOUND: there is nothing to load, and the model
+ * initialisers are called again. With --elastic_replicas acc_runtime_rank and
+ * acc_runtime_world_size may be others afterwards. Collective. ACC_NOT_FOUND: there is nothing to load, and the model
  * has its initial values. ACC_NOT_SUPPORTED: the launcher replaces no ranks, or this job cannot
  * rejoin (docs/checkpoints.md, "Rejoin"). ACC_TIMEOUT: none was replaced in time. */
 ACC_API acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model* model,

@@ -164,14 +164,26 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
 bool CheckpointSeries::is_memory_due(const Optimizer& optimizer) const {
   const detail::RuntimeState& state = *runtime_.state_;
   const std::int64_t every = state.settings.sharding.memory_checkpoint_every;
-  return state.snapshots != nullptr && every != 0 && optimizer.steps() % every == 0;
+  return state.snapshots != nullptr && every != 0 &&
+         (optimizer.steps() % every == 0 || state.leaves_epoch());
 }
 
 bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optimizer,
                                       const SavedState& saved) const {
-  if (!is_memory_due(optimizer)) {
-    return false;
+  detail::RuntimeState& state = *runtime_.state_;
+  const bool leaves = state.leaves_epoch();
+  const bool begun = is_memory_due(optimizer) && begin_snapshot(model, optimizer, saved);
+  if (leaves) {
+    if (begun) {
+      state.snapshots->wait();  // of this step, from which the ranks go on
+    }
+    throw Error(Errc::peer_lost, "the membership of the job changes after this step");
   }
+  return begun;
+}
+
+bool CheckpointSeries::begin_snapshot(const Model& model, const Optimizer& optimizer,
+                                      const SavedState& saved) const {
   detail::RuntimeState& state = *runtime_.state_;
   const trace::Scope traced(state.tracer.get(), "checkpoint", "checkpoint", "snapshot in memory");
   const auto parts = detail::RuntimeState::parts_of(std::vector<Trained>{{model, optimizer}});

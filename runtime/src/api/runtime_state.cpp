@@ -57,6 +57,27 @@ void check_save_async(const settings::ShardingSettings& settings) {
   }
 }
 
+void check_replicas(const settings::RuntimeSettings& settings) {
+  if (!settings.elastic_replicas) {
+    return;
+  }
+  const settings::WorkerIdentity& identity = settings.identity;
+  const settings::StrategySwitches on = settings::switches(settings.sharding.strategy);
+  const int shards = settings.sharding.shard_size;
+  if (on.shard_optimizer && !on.replicate) {
+    throw Error(Errc::not_supported,
+                fmt::format("elastic_replicas with {}: the state of a machine that is lost must be "
+                            "whole on another one; use NO_SHARD or HYBRID_SHARD",
+                            to_string(settings.sharding.strategy)));
+  }
+  if (on.replicate && shards > 0 && identity.local_world_size % shards != 0) {
+    throw Error(Errc::not_supported,
+                fmt::format("elastic_replicas with a shard size of {} on machines of {} ranks: the "
+                            "shards of a copy must lie on one machine",
+                            shards, identity.local_world_size));
+  }
+}
+
 void check_supported(const settings::RuntimeSettings& settings) {
   const settings::ShardingSettings& asked = settings.sharding;
   if (asked.save_async) {
@@ -132,6 +153,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted, ConnectStore
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
   open_page();
+  check_replicas(settings);
   // A process that replaces another one adds to the trace of the ranks that have gone on.
   const bool replaces_one = page_ && !page_->is_first(page_->epoch());
   if (!settings.trace.empty() && identity.local_rank == 0 && !replaces_one) {
@@ -161,6 +183,7 @@ void RuntimeState::open_page() {
   }
   try {
     page_ = std::make_shared<MembershipPage>(settings.membership);
+    settings.elastic_replicas = page_->changes() == MembershipPage::Changes::machines;
   } catch (const Error& error) {
     if (settings.membership.starts_with(MembershipPage::kRequired)) {
       throw Error(Errc::config, fmt::format("{}; with --rejoin the workers find each other by it, "
@@ -181,12 +204,8 @@ void RuntimeState::connect() {
     check_();
   }
   if (replaces_ranks()) {
-    const auto meeting = page_->meeting(epoch_);
-    if (meeting && !meeting->host.empty()) {
-      identity.master_addr = meeting->host;
-      identity.master_port = meeting->port;
-      identity.job_secret = meeting->secret;
-      identity.restart_count = meeting->restart_count;
+    if (const auto meeting = page_->meeting(epoch_)) {
+      take_place(*meeting);
     }
   }
   auto watch = RoundWatch::make(settings, epoch_);
@@ -194,6 +213,24 @@ void RuntimeState::connect() {
   round_watch = std::move(watch);
   if (replaces_ranks() && store != nullptr) {
     store = std::make_shared<EpochStore>(page_, epoch_, std::move(store));
+  }
+}
+
+/// The number of ranks of a machine stays.
+void RuntimeState::take_place(const MembershipPage::Meeting& meeting) {
+  settings::WorkerIdentity& identity = settings.identity;
+  if (!meeting.host.empty()) {
+    identity.master_addr = meeting.host;
+    identity.master_port = meeting.port;
+    identity.job_secret = meeting.secret;
+    identity.restart_count = meeting.restart_count;
+  }
+  if (meeting.num_machines > 0) {
+    identity.node_rank = meeting.machine_rank;
+    identity.num_nodes = meeting.num_machines;
+    identity.rank = meeting.machine_rank * identity.local_world_size + identity.local_rank;
+    identity.world_size = meeting.num_machines * identity.local_world_size;
+    set_log_rank(identity.rank, identity.world_size);
   }
 }
 
@@ -288,10 +325,10 @@ void RuntimeState::rejoin() {
     }
     try {
       const sharding::Groups fresh = meet();
-      groups.recorder->restart();
+      groups.recorder->restart(settings.identity.rank);
       groups.renew(fresh);
       if (model) {
-        model->renew();
+        model->renew(settings.identity, groups.plan);
       }
       page_->joined(settings.identity.local_rank, epoch_);
       return;
@@ -326,6 +363,9 @@ void RuntimeState::share_snapshots(const sharding::Groups& all) {
   if (lacks[0] != 0.0) {
     snapshots.reset();
     return;
+  }
+  if (settings.elastic_replicas) {
+    return;  // each replica has all that another machine needs
   }
   std::string why;
   if (auto neighbour = state_dict::NeighbourCopy::make(settings, all, *compute.device, store.get(),

@@ -89,7 +89,12 @@ class RuntimeState {
   /// Error(timeout) if none was replaced in time.
   void rejoin();
   /// True if the launcher gives the ranks of processes that end to others.
-  [[nodiscard]] bool replaces_ranks() const { return page_ && page_->replaces(); }
+  [[nodiscard]] bool replaces_ranks() const {
+    return page_ && page_->changes() != MembershipPage::Changes::nothing;
+  }
+  /// True if the launcher has ended this epoch and the ranks are to leave it, between two steps if
+  /// none is lost.
+  [[nodiscard]] bool leaves_epoch() const { return replaces_ranks() && page_->has_ended(epoch_); }
   /// True if it does, and this is the error of a call that failed because ranks are lost.
   [[nodiscard]] bool can_rejoin(const Error& error) const;
 
@@ -120,6 +125,7 @@ class RuntimeState {
   void open_page();
   [[nodiscard]] bool is_of_lost_rank(const Error& error) const;
   void connect();
+  void take_place(const MembershipPage::Meeting& meeting);
   std::uint32_t epoch_ = 0;
   std::function<void()> check_;  ///< GroupSpec::check of this epoch
   /// Meets the other ranks in the store and makes the groups; sets `store` and `save_id`. Begins
@@ -134,6 +140,10 @@ class RuntimeState {
 
 /// Throws Error(not_supported) if saves beside the training are not possible with these settings.
 void check_save_async(const settings::ShardingSettings& settings);
+
+/// Throws Error(not_supported) if replicas on other machines do not have all state of a machine,
+/// and the number of machines may change.
+void check_replicas(const settings::RuntimeSettings& settings);
 
 /// Throws Error(not_supported) that lists the settings that this version or build does not support.
 void check_supported(const settings::RuntimeSettings& settings);

@@ -251,20 +251,23 @@ class RecordedGroup final : public ProcessGroup {
     inner_->abort(reason, code);
   }
 
-  void replace(std::shared_ptr<ProcessGroup> inner) {
-    if (!inner) {
-      inner = std::make_shared<LostGroup>(*inner_);
-    }
+  void give_up() { end(std::make_shared<LostGroup>(*inner_)); }
+  void replace(std::shared_ptr<ProcessGroup> inner, const std::vector<int>& ranks) {
+    end(std::move(inner));
+    recorder_->set_ranks(index_, ranks);
+  }
+
+ private:
+  void end(std::shared_ptr<ProcessGroup> next) {
     for (const auto& each : issued_) {
       if (const auto work = each.lock()) {
         work->lose();
       }
     }
     issued_.clear();
-    inner_ = std::move(inner);
+    inner_ = std::move(next);
   }
 
- private:
   template <typename Issue>
   WorkPtr issue(const char* kind, std::size_t nbytes, const Issue& run) {
     return issue(kind, nbytes, run, traced_);
@@ -318,8 +321,13 @@ std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
                                          std::move(traced));
 }
 
-void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner) {
-  static_cast<RecordedGroup&>(recorded).replace(std::move(inner));
+void give_up_group(ProcessGroup& recorded) {
+  static_cast<RecordedGroup&>(recorded).give_up();
+}
+
+void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner,
+                   const std::vector<int>& ranks) {
+  static_cast<RecordedGroup&>(recorded).replace(std::move(inner), ranks);
 }
 
 }  // namespace acc::collectives

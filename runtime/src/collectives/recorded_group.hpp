@@ -23,9 +23,11 @@ std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
                                            std::string_view name, const std::vector<int>& ranks,
                                            device::DevicePtr traced = nullptr);
 
-/// Replaces the group inside `recorded`, which `record_group` has made, by `inner`, of the same
-/// ranks. null: by none, so that every call throws Error(peer_lost). The old group ends at once:
-/// works that it has issued throw Error(peer_lost) when they are waited for.
-void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner);
+/// Ends the group inside `recorded`, which `record_group` has made: every call, also of works that
+/// it has issued, throws Error(peer_lost).
+void give_up_group(ProcessGroup& recorded);
+/// Ends the group inside `recorded` likewise, and puts `inner`, of `ranks`, in its place.
+void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner,
+                   const std::vector<int>& ranks);
 
 }  // namespace acc::collectives

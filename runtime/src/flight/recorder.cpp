@@ -105,14 +105,20 @@ int Recorder::add_group(std::string_view name, const std::vector<int>& ranks) {
   const std::uint32_t index = std::min<std::uint32_t>(head_->num_groups, file::kGroups - 1);
   file::FileGroup& group = groups_[index];
   write(group.name, name);
-  group.first = ranks.front();
-  group.stride = ranks.size() > 1 ? ranks[1] - ranks[0] : 1;
-  group.count = static_cast<std::int32_t>(ranks.size());
+  set_ranks(static_cast<int>(index), ranks);
   publish(head_->num_groups, index + 1);
   return static_cast<int>(index);
 }
 
-void Recorder::restart() noexcept {
+void Recorder::set_ranks(int index, const std::vector<int>& ranks) noexcept {
+  file::FileGroup& group = groups_[index];
+  group.first = ranks.front();
+  group.stride = ranks.size() > 1 ? ranks[1] - ranks[0] : 1;
+  group.count = static_cast<std::int32_t>(ranks.size());
+}
+
+void Recorder::restart(int rank) noexcept {
+  head_->rank = rank;
   failure_->is_set = 0;
   head_->has_left = 0;
   for (std::uint32_t i = 0; i < head_->num_groups; ++i) {

@@ -34,9 +34,12 @@ class Recorder {
   /// Adds a group and returns its index. Groups beyond `file::kGroups` share the last index.
   /// `ranks` are evenly spaced.
   int add_group(std::string_view name, const std::vector<int>& ranks);
+  /// Other ranks take the place of those of a group.
+  void set_ranks(int index, const std::vector<int>& ranks) noexcept;
 
-  /// Forgets collectives, scopes and the failure: the groups are made anew, and count from 1.
-  void restart() noexcept;
+  /// Forgets collectives, scopes and the failure: the groups are made anew, and count from 1. rank:
+  /// this rank's number from now on.
+  void restart(int rank) noexcept;
 
   /// Enters a scope, which lasts until `leave` with the same arguments. Scopes of different units
   /// may overlap without being nested.

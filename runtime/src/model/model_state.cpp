@@ -215,7 +215,9 @@ void ModelState::check_renew() const {
 }
 
 /// Issues the collectives of `finalize`, then of `share`, in their order.
-void ModelState::renew() {
+void ModelState::renew(const settings::WorkerIdentity& identity, const sharding::GroupPlan& plan) {
+  context_.settings.identity = identity;
+  context_.groups.plan = plan;
   if (!ready_) {
     return;
   }
@@ -352,7 +354,8 @@ std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit)
 void ModelState::mark_persistent() {
   // If the ranks share gathered memory, the full parameter exists anyway: there is nothing to keep
   // gathered, and one flat parameter per unit needs fewer collectives than two.
-  const bool gathers_move = context_.settings.identity.num_nodes > 1 || context_.offload_param() ||
+  const bool gathers_move = context_.settings.identity.num_nodes > 1 ||
+                            context_.settings.elastic_replicas || context_.offload_param() ||
                             context_.settings.copy_gathers || on_gpu(*context_.device);
   if (!context_.on.reshard_after_forward || !gathers_move) {
     return;

@@ -34,8 +34,8 @@ class ModelState {
   /// Collective. If it fails, the model cannot be used.
   void finalize();
   /// After the groups were made anew: everything is as after `finalize`, at the same addresses. The
-  /// ranks that are new call `finalize` meanwhile. Collective.
-  void renew();
+  /// ranks that are new call `finalize` meanwhile. Collective. identity, plan: of the new groups.
+  void renew(const settings::WorkerIdentity& identity, const sharding::GroupPlan& plan);
   /// Throws Error(invalid_argument) inside a scope, Error(not_supported) for a model that cannot
   /// `renew`.
   void check_renew() const;
@@ -151,7 +151,7 @@ class ModelState {
   void open(const UnitState& unit, Open each);
   void close(const UnitState& unit, const std::function<void(sharding::ShardUnit&)>& each);
 
-  const sharding::Context context_;
+  sharding::Context context_;  ///< changes in `renew` only
   sharding::Pools pools_{context_};
   sharding::Counters counters_;
   collectives::SentBytes sent_before_;  ///< by the groups, before the last `reset_traffic`

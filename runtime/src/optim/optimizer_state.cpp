@@ -368,6 +368,12 @@ void OptimizerState::make_matrix_update() {
       flats.push_back(std::move(flat));
     }
   }
+  if (!flats.empty() && model_->context().settings.elastic_replicas) {
+    throw Error(Errc::not_supported,
+                fmt::format("elastic_replicas with the optimizer {}: its states of matrices are "
+                            "divided among all machines in this version of libacc_runtime",
+                            name()));
+  }
   if (!flats.empty()) {
     matrix_update_.emplace(model_->context(), model_->counters(), std::move(flats),
                            matrix_rule_

@@ -49,7 +49,8 @@ inline std::string unit_label(const std::string& name) {
 }
 
 /// Settings, groups and devices of one model. Complete before the first unit is made and constant
-/// afterwards. Owned by ModelState; outlives the pools, the units and the optimizer.
+/// afterwards, but for this rank's identity and the plan of the groups when the ranks rejoin their
+/// job. Owned by ModelState; outlives the pools, the units and the optimizer.
 struct Context {
   settings::RuntimeSettings settings;
   settings::StrategySwitches on;  ///< those of GroupPlan

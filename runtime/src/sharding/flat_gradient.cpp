@@ -14,10 +14,7 @@ FlatGradient::FlatGradient(const Context& context, Pools& pools, Counters& count
       pools_(pools),
       counters_(counters),
       layout_(layout),
-      scaling_(scale_gradients(
-          context.settings.identity.world_size,
-          std::max(1, context.settings.sharding.gradient_accumulation_steps),
-          context.on.shard_gradients ? layout.precision.reduced : layout.precision.reduced_whole)),
+      scaling_(scaling()),
       written_(context, pools.scratch, layout) {
   if (context_.offload_optimizer()) {
     host_ = context_.allocate_working(owned.numel, "gradients");
@@ -25,6 +22,13 @@ FlatGradient::FlatGradient(const Context& context, Pools& pools, Counters& count
   if (context_.watches_gradients()) {
     watch_.emplace(context, pools.scratch, layout);
   }
+}
+
+GradientScaling FlatGradient::scaling() const {
+  return scale_gradients(
+      context_.settings.identity.world_size,
+      std::max(1, context_.settings.sharding.gradient_accumulation_steps),
+      context_.on.shard_gradients ? layout_.precision.reduced : layout_.precision.reduced_whole);
 }
 
 void FlatGradient::open() {
@@ -99,6 +103,7 @@ void FlatGradient::renew() {
   reduction_.reset();
   discard();
   forget();
+  scaling_ = scaling();
   renew_memory();
 }
 

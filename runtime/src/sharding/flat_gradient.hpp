@@ -113,12 +113,13 @@ class FlatGradient {
   Pools& pools_;
   Counters& counters_;
   const FlatLayout& layout_;
-  const GradientScaling scaling_;
+  GradientScaling scaling_;
   WrittenGradient written_;
   device::MemoryPtr host_;  ///< offloaded: the reduced gradient, maybe in a file; else null
   collectives::WorkPtr reduction_;
 
  private:
+  [[nodiscard]] GradientScaling scaling() const;
   /// Opens `written_`.
   virtual void choose_memory() = 0;
   virtual void end_micro_step(bool last) = 0;

@@ -14,9 +14,8 @@ FlatLayout layout_of(const Context& context, const std::vector<ParameterRecord>&
   for (const ParameterRecord& each : parameters) {
     numels.push_back(each.numel);
   }
-  // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank.
-  const auto& slices = context.on.shard_optimizer ? context.groups.shard : context.groups.world;
-  const int shards = traits.ignored ? 1 : slices->size();
+  const int shards =
+      traits.ignored || !context.on.shard_optimizer ? 1 : context.groups.shard->size();
   const ParameterRecord& first = parameters.front();
   FlatLayout layout =
       context.by_rows

@@ -153,23 +153,23 @@ void Groups::abort(const std::string& reason, Errc code) const noexcept {
 void Groups::give_up() const {
   for (const auto& group : {world, shard, replicate, secondary}) {
     if (group) {
-      collectives::replace_group(*group, nullptr);
+      collectives::give_up_group(*group);
     }
   }
 }
 
-void Groups::renew(const Groups& fresh) const {
-  collectives::replace_group(*world, fresh.world);
-  const auto replace = [&](const auto& group, const auto& by) {
-    if (group && group != world) {
-      collectives::replace_group(*group, by);
+void Groups::renew(const Groups& fresh) {
+  plan = fresh.plan;
+  std::set<const collectives::ProcessGroup*> renewed;
+  const auto replace = [&](const auto& group, const auto& by, const std::vector<int>& ranks) {
+    if (group && renewed.insert(group.get()).second) {
+      collectives::replace_group(*group, by, ranks);
     }
   };
-  replace(shard, fresh.shard);
-  if (replicate != shard) {
-    replace(replicate, fresh.replicate);
-  }
-  replace(secondary, fresh.secondary);
+  replace(world, fresh.world, plan.world);
+  replace(shard, fresh.shard, plan.shard);
+  replace(replicate, fresh.replicate, plan.replicate);
+  replace(secondary, fresh.secondary, plan.secondary);
 }
 
 void Groups::abort_in_program(std::string_view place, const char* error) const noexcept {
@@ -261,8 +261,11 @@ Groups make_groups(const settings::RuntimeSettings& settings, rendezvous::Store*
   const auto part_of_world = [&](const std::vector<int>& ranks, const char* kind) {
     return ranks == groups.plan.world ? groups.world : make(ranks, kind, groups.world.get());
   };
-  groups.shard = part_of_world(groups.plan.shard, "shard");
-  if (groups.plan.replicate_size() > 1) {
+  // With another number of machines the same names must be the same groups: the shards of a copy
+  // may be all ranks now and not later, and a copy may get replicas.
+  groups.shard = settings.elastic_replicas ? make(groups.plan.shard, "shard", groups.world.get())
+                                           : part_of_world(groups.plan.shard, "shard");
+  if (groups.plan.replicate_size() > 1 || settings.elastic_replicas) {
     groups.replicate = part_of_world(groups.plan.replicate, "replicate");
   }
   if (!groups.plan.secondary.empty()) {

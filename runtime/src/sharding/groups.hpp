@@ -66,7 +66,8 @@ struct Groups {
   collectives::DeviceRoute route;  ///< with GPUs: how their memory is sent (NCCL or via the host)
   std::shared_ptr<collectives::ProcessGroup> world;
   std::shared_ptr<collectives::ProcessGroup> shard;
-  std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
+  /// Null when replicate_size is 1, unless the number of machines may change
+  std::shared_ptr<collectives::ProcessGroup> replicate;
   /// Group of hpZ, or of reshard_after_forward as a size; null: none
   std::shared_ptr<collectives::ProcessGroup> secondary;
   /// Flight recorder: receives every collective and the unit that it is for. Null: no recording.
@@ -85,8 +86,9 @@ struct Groups {
   /// Gives up the groups inside those of `record`: every call throws Error(peer_lost) until
   /// `renew`.
   void give_up() const;
-  /// Puts groups of the same plan, which are not recorded, in their places.
-  void renew(const Groups& fresh) const;
+  /// Puts groups, which are not recorded, in the places of those with the same names. Their plan is
+  /// the same, or has another number of machines.
+  void renew(const Groups& fresh);
   /// The same, with this rank and the place in the program in the reason. A rank without peers goes
   /// on.
   void abort_in_program(std::string_view place, const char* error) const noexcept;

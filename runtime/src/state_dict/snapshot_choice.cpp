@@ -16,8 +16,8 @@ namespace {
 /// The snapshots of one step of one attempt.
 class SnapshotSet {
  public:
-  SnapshotSet(std::span<const HeldSnapshot> held, std::span<const int> machines)
-      : held_(held), machines_(machines) {}
+  SnapshotSet(std::span<const HeldSnapshot> held, std::span<const int> machines, bool any_replica)
+      : held_(held), machines_(machines), any_replica_(any_replica) {}
 
   void add(std::size_t number) {
     const HeldSnapshot& each = held_[number];
@@ -33,7 +33,7 @@ class SnapshotSet {
   [[nodiscard]] std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (!of_rank_.contains(rank) || !of_shard_.contains(rank % shards_)) {
+      if ((!any_replica_ && !of_rank_.contains(rank)) || !of_shard_.contains(rank % shards_)) {
         ranks.push_back(rank);
       }
     }
@@ -41,14 +41,15 @@ class SnapshotSet {
   }
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
 
-  /// True if every rank of this run holds what the rank of its number held.
+  /// True if every rank of this run holds what the rank of its number held, or of its shard.
   [[nodiscard]] bool fits(std::span<const std::uint64_t> layouts) const {
-    if (std::ssize(layouts) != ranks_) {
+    if (any_replica_ ? std::ssize(layouts) % shards_ != 0 : std::ssize(layouts) != ranks_) {
       return false;
     }
-    for (const auto& [rank, numbers] : of_rank_) {
+    for (int reader = 0; reader < std::ssize(layouts); ++reader) {
+      const auto& numbers = any_replica_ ? of_shard_.at(reader % shards_) : of_rank_.at(reader);
       for (const std::size_t number : numbers) {
-        if (held_[number].layout != layouts[static_cast<std::size_t>(rank)]) {
+        if (held_[number].layout != layouts[static_cast<std::size_t>(reader)]) {
           return false;
         }
       }
@@ -56,9 +57,21 @@ class SnapshotSet {
     return true;
   }
 
-  /// Adds what a rank of this run reads of rank `rank` of that run: its snapshot, and if that lacks
-  /// something, one of the same shard.
+  /// Adds what a rank of this run reads that fits.
+  void add_sources(int reader, std::vector<std::size_t>& to) const {
+    if (any_replica_) {
+      to.push_back(nearest(reader, of_shard_.at(reader % shards_)));
+    } else {
+      add_sources(reader, reader, to);
+    }
+  }
+  /// Adds what it reads of rank `rank` of that run: its snapshot, and if that lacks something, one
+  /// of the same shard.
   void add_sources(int reader, int rank, std::vector<std::size_t>& to) const {
+    if (!of_rank_.contains(rank)) {
+      to.push_back(nearest(reader, of_shard_.at(rank % shards_)));
+      return;
+    }
     to.push_back(nearest(reader, of_rank_.at(rank)));
     if (!held_[to.back()].has_all) {
       to.push_back(nearest(reader, of_shard_.at(rank % shards_)));
@@ -78,6 +91,7 @@ class SnapshotSet {
 
   std::span<const HeldSnapshot> held_;
   std::span<const int> machines_;
+  bool any_replica_;
   std::map<int, std::vector<std::size_t>> of_rank_;
   std::map<int, std::vector<std::size_t>> of_shard_;  ///< those that have everything
   int ranks_ = 1;
@@ -93,10 +107,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 SnapshotSearch choose_snapshots(std::span<const HeldSnapshot> held,
                                 std::span<const std::uint64_t> layouts,
-                                std::span<const int> machines) {
+                                std::span<const int> machines, bool any_replica) {
   std::map<std::pair<std::int64_t, std::uint64_t>, SnapshotSet> sets;  // by step and attempt
   for (std::size_t i = 0; i < held.size(); ++i) {
-    sets.try_emplace({held[i].step, held[i].history}, held, machines).first->second.add(i);
+    sets.try_emplace({held[i].step, held[i].history}, held, machines, any_replica)
+        .first->second.add(i);
   }
   if (sets.empty()) {
     return {.choice = {}, .reason = "no whole snapshot in memory"};
@@ -119,9 +134,12 @@ SnapshotSearch choose_snapshots(std::span<const HeldSnapshot> held,
     std::set<std::size_t> sent;
     for (int reader = 0; reader < std::ssize(machines); ++reader) {
       std::vector<std::size_t> sources;
-      for (int rank = choice.same_layout ? reader : 0;
-           rank < (choice.same_layout ? reader + 1 : set.ranks()); ++rank) {
-        set.add_sources(reader, rank, sources);
+      if (choice.same_layout) {
+        set.add_sources(reader, sources);
+      } else {
+        for (int rank = 0; rank < set.ranks(); ++rank) {
+          set.add_sources(reader, rank, sources);
+        }
       }
       for (const std::size_t number : sources) {
         if (machines[static_cast<std::size_t>(held[number].holder)] !=

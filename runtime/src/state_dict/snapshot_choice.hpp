@@ -44,9 +44,11 @@ struct SnapshotSearch {
 };
 
 /// held: of all machines. layouts: of this run, by rank. machines: machine of each rank of this
-/// run.
+/// run. any_replica: a whole snapshot of each shard is enough, whatever ranks are lost; each rank
+/// reads one of its shard, if the shards are the same. Values that a rank saved for itself are lost
+/// with it.
 SnapshotSearch choose_snapshots(std::span<const HeldSnapshot> held,
                                 std::span<const std::uint64_t> layouts,
-                                std::span<const int> machines);
+                                std::span<const int> machines, bool any_replica = false);
 
 }  // namespace acc::state_dict

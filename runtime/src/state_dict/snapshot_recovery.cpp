@@ -56,7 +56,7 @@ SnapshotRecovery::SnapshotRecovery(const SnapshotMemory* memory, std::span<const
     hashes.push_back(as_bits(layouts[i]));
     machines_.push_back(to_integer<int>(layouts[i + 1]));
   }
-  search_ = choose_snapshots(held_, hashes, machines_);
+  search_ = choose_snapshots(held_, hashes, machines_, context_.settings.elastic_replicas);
 }
 
 /// The whole snapshots in this rank's part of its machine's files.

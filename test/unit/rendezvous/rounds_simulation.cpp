@@ -515,13 +515,23 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     last.agents.push_back(id);
     gives_ranks = gives_ranks || machine.enter.machine.machine_rank.has_value();
   }
-  // A round of as many machines: those of the last one keep their ranks.
-  for (std::size_t rank = 0; rank < last.agents.size(); ++rank) {
+  // Machines of the last round keep their order, and in a round of as many machines or more their
+  // ranks.
+  std::ptrdiff_t least_before = 0;
+  for (std::size_t rank = 0; rank < last.agents.size() && !gives_ranks; ++rank) {
     const auto was = std::ranges::find(before.agents, last.agents[rank]);
-    if (!gives_ranks && before.agents.size() == last.agents.size() && was != before.agents.end() &&
-        was != before.agents.begin() + static_cast<std::ptrdiff_t>(rank)) {
+    const std::ptrdiff_t rank_before = was - before.agents.begin();
+    if (was == before.agents.end()) {
+      continue;
+    }
+    if (before.agents.size() <= last.agents.size() &&
+        rank_before != static_cast<std::ptrdiff_t>(rank)) {
       violated("a machine has lost its rank although there are as many machines");
     }
+    if (rank_before < least_before) {
+      violated("machines have changed their order");
+    }
+    least_before = rank_before;
   }
 }
 

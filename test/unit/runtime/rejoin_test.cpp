@@ -250,7 +250,7 @@ constexpr int kRefused = 17;  ///< exit status
 std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
                                  const std::vector<Kill>& kills, bool is_refused = false) {
   const TemporaryFolder folder;
-  auto page = MembershipPage::create(true);
+  auto page = MembershipPage::create(MembershipPage::Changes::processes);
   const auto path_of = [](int fd) { return fmt::format("/proc/{}/fd/{}", ::getpid(), fd); };
   std::vector<acc::UniqueFd> memories;
   std::vector<std::string> paths;
@@ -382,7 +382,7 @@ TEST_CASE("without a checkpoint and initial values no rank goes on, also not the
 }
 
 TEST_CASE("a rank whose launcher replaces none cannot rejoin, and says so") {
-  const auto page = MembershipPage::create(false);
+  const auto page = MembershipPage::create(MembershipPage::Changes::nothing);
   for (const bool has_page : {false, true}) {
     acc::settings::RuntimeSettings settings;
     settings.membership = has_page ? fmt::format("/proc/self/fd/{}", page.fd()) : "";
@@ -414,9 +414,29 @@ TEST_CASE("a rank that cannot open the page by which the others meet ends at onc
   }
 }
 
+TEST_CASE("groups of an epoch that ends between steps work until ranks of the next one are lost") {
+  auto page = MembershipPage::create(MembershipPage::Changes::machines);
+  page.begin_epoch(3, {.machine_rank = 1, .num_machines = 2});
+  CHECK_FALSE(page.has_ended(3));
+  page.end_epoch_between_steps();
+  CHECK(page.has_ended(3));
+  CHECK_NOTHROW(page.check(3));
+  page.begin_epoch(4, {.machine_rank = 2, .num_machines = 3});
+  CHECK(page.has_ended(3));
+  CHECK_NOTHROW(page.check(3));
+  const auto meeting = page.meeting(4);
+  REQUIRE(meeting);
+  CHECK(meeting->machine_rank == 2);
+  CHECK(meeting->num_machines == 3);
+  page.end_epoch();
+  for (const std::uint32_t epoch : {3U, 4U}) {
+    CHECK_THROWS_AS(page.check(epoch), Error);
+  }
+}
+
 TEST_CASE("a round that is over ends the waits of its ranks with the reason") {
   for (const int machines : {1, 2}) {
-    auto page = MembershipPage::create(false);
+    auto page = MembershipPage::create(MembershipPage::Changes::nothing);
     std::optional<Errc> code;  // of rank 1, like `said`
     std::string said;
     std::atomic<bool> has_ended = false;
@@ -450,7 +470,7 @@ TEST_CASE("a round that is over ends the waits of its ranks with the reason") {
 
 TEST_CASE("a round that is over ends waits for a store on a machine that is lost") {
   const StoreProcess store;
-  auto page = MembershipPage::create(false);
+  auto page = MembershipPage::create(MembershipPage::Changes::nothing);
   std::map<pid_t, int> ranks;
   std::array<int, 2> ready{};
   REQUIRE(::pipe(ready.data()) == 0);

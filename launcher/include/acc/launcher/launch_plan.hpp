@@ -134,7 +134,8 @@ struct RankLayout {
 /// How workers are restarted and stopped, and which of them reads standard input.
 struct SupervisionPlan {
   int max_restarts = 0;
-  bool rejoins = false;  ///< a worker that fails is started again while the others rejoin
+  bool rejoins = false;           ///< a worker that fails is started again while the others rejoin
+  bool elastic_replicas = false;  ///< workers also rejoin with another number of machines
   std::chrono::seconds restart_backoff{60};   ///< longest pause before a restart
   std::chrono::seconds time_limit{0};         ///< for the whole job; 0: none
   std::chrono::seconds shutdown_timeout{30};  ///< time from SIGTERM to SIGKILL

@@ -40,6 +40,13 @@ inline constexpr std::array kCommon = {
                        "others keep their processes and rejoin (CheckpointSeries::rejoin). No GPU. "
                        "Workers that do not rejoin within --shutdown_timeout are all started "
                        "again"},
+    SettingRow{.key = "elastic_replicas", .group = Group::limits,
+               .flag = Flag::value, .in_file = false,
+               .type = Type::integer, .fallback = "0", .allowed = "0..65535",
+               .help = "c10d, NO_SHARD or HYBRID_SHARD: when a machine is lost, the others go on "
+                       "without it in their processes, as long as there are so many; one that "
+                       "joins takes its state from another one's memory. Implies --rejoin and "
+                       "min_machines; needs memory_checkpoint_every. 0: no"},
     SettingRow{.key = "spares", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
                .type = Type::integer, .fallback = "0", .allowed = "0..65535",

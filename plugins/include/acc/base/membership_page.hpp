@@ -14,22 +14,31 @@ namespace acc {
 
 /// A page of memory through which a launcher tells its workers, at once and without the network,
 /// that the membership of the job has changed. Each round of the job is an *epoch* of the page,
-/// with the number of the round. An epoch ends when ranks are lost; the next one begins when they
-/// have been given to other processes. The workers tell in turn which epoch they have joined.
-/// Workers that cannot go on are told the reason. Any thread and process.
+/// with the number of the round. An epoch ends when ranks are lost, or when machines join; the next
+/// one begins when the ranks have been given out anew. The workers tell in turn which epoch they
+/// have joined. Workers that cannot go on are told the reason. Any thread and process.
 class ACC_API MembershipPage {
  public:
   /// Where the ranks of an epoch meet.
   struct Meeting {
-    std::string host;  ///< of the store; empty: it is where it was
+    std::string host{};  ///< of the store; empty: it is where it was
     std::uint16_t port = 0;
-    std::string secret;     ///< of the job's workers
+    std::string secret{};   ///< of the job's workers
     int restart_count = 0;  ///< part of the names of their keys
+    /// Rank and number of machines, of which each has as many ranks as this one. 0 machines: both
+    /// are as they were.
+    int machine_rank = 0;
+    int num_machines = 0;
   };
 
-  /// Makes a page in epoch 0, without a name in any file system. replaces: the launcher gives the
-  /// ranks of processes that end to others. Throws Error(out_of_memory).
-  static MembershipPage create(bool replaces);
+  /// What the launcher changes while processes go on.
+  enum class Changes : std::uint32_t {
+    nothing,
+    processes,  ///< it gives the ranks of processes that end to others
+    machines,   ///< also the number of machines, and the ranks of those that go on
+  };
+  /// Makes a page in epoch 0, without a name in any file system. Throws Error(out_of_memory).
+  static MembershipPage create(Changes changes);
   /// Opens the page at `path`, which may follow kRequired. Throws Error(config) if there is none.
   explicit MembershipPage(const std::string& path);
   /// Precedes the path of a page without which a worker must not join the others, which have their
@@ -41,7 +50,7 @@ class ACC_API MembershipPage {
 
   /// The file of a page that this process has made; closed when another program is executed.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  [[nodiscard]] bool replaces() const noexcept;
+  [[nodiscard]] Changes changes() const noexcept;
 
   [[nodiscard]] std::uint32_t epoch() const noexcept;
   /// Where the ranks of this epoch meet; empty if it is not the epoch any more.
@@ -49,10 +58,13 @@ class ACC_API MembershipPage {
   /// True if this is the epoch in which the page was made: no process has taken the place of
   /// another since.
   [[nodiscard]] bool is_first(std::uint32_t epoch) const noexcept;
-  /// True if ranks of this epoch are lost.
+  /// True if ranks of this epoch are lost, or it is to be left between two steps.
   [[nodiscard]] bool has_ended(std::uint32_t epoch) const noexcept;
-  /// Ends the epoch. Called by the launcher.
+  /// Ends the epoch: ranks of it are lost. Called by the launcher.
   void end_epoch() noexcept;
+  /// Ends the epoch, whose ranks are all there: they leave it between two steps. Called by the
+  /// launcher.
+  void end_epoch_between_steps() noexcept;
   /// Begins an epoch, after the end of the last one. Called by the launcher. Throws Error(config)
   /// for a host that is too long.
   void begin_epoch(std::uint32_t epoch, const Meeting& meeting);
@@ -62,7 +74,7 @@ class ACC_API MembershipPage {
   /// The reason, without control characters, if the round is over.
   [[nodiscard]] std::optional<std::string> round_end() const;
 
-  /// Throws Error(peer_lost) if the round is over or `epoch` has ended.
+  /// Throws Error(peer_lost) if the round is over or ranks of `epoch` are lost.
   void check(std::uint32_t epoch) const;
   /// Waits until an epoch other than `seen` has begun or the round is over. Returns false after
   /// `timeout`.

@@ -222,6 +222,9 @@ struct RuntimeSettings {
   /// ACC_MEMBERSHIP: path of the page by which the launcher tells that it has replaced ended
   /// workers by spares (acc/base/membership_page.hpp); empty: it replaces none.
   std::string membership;
+  /// The number of machines may change while this process goes on (--elastic_replicas). Not from
+  /// the environment: the page of the membership tells.
+  bool elastic_replicas = false;
   /// What this process records for `acclaunch compare` (docs/formats/recording.md).
   struct Recording {
     std::string folder;  ///< ACC_RECORD; empty: nothing

@@ -33,13 +33,15 @@ class ACC_API CheckpointSeries {
   /// then exists when the save is complete, and oldest ones are removed then.
   std::string save(const Model& model, const Optimizer& optimizer, const SavedState& state) const;
 
-  /// True if the number of steps is a multiple of the setting memory_checkpoint_every and the
-  /// launcher gives memory for it. Not collective.
+  /// True if the number of steps is a multiple of the setting memory_checkpoint_every, or the ranks
+  /// of an elastic job change after this step, and the launcher gives memory for it. Not
+  /// collective.
   [[nodiscard]] bool is_memory_due(const Optimizer& optimizer) const;
   /// Begins to copy the state to memory that outlives this process, if `is_memory_due`. Called
   /// after each step, on all ranks. Returns true if it has begun: another thread copies, and sends
   /// the copy to the next machine, while the training goes on; what it has not copied is copied
-  /// before it changes. A failure is a warning, and no reason to stop. Not collective.
+  /// before it changes. A failure is a warning, and no reason to stop. Not collective. Throws
+  /// Error(peer_lost) if the ranks of an elastic job (--elastic_replicas) change now: `rejoin`.
   bool keep_in_memory(const Model& model, const Optimizer& optimizer,
                       const SavedState& state) const;
 
@@ -59,7 +61,8 @@ class ACC_API CheckpointSeries {
   /// that ended to others, makes all process groups anew, and loads what `resume` loads. Model,
   /// units and optimizer stay, as does the memory that the program sees at fixed addresses; what
   /// was begun since the last step is dropped, and settings of the optimizer keep their values.
-  /// Empty, with the initial values, if there is nothing to load. The processes that are new call
+  /// With --elastic_replicas `Runtime::rank` and `world_size` may be others afterwards. Empty, with
+  /// the initial values, if there is nothing to load. The processes that are new call
   /// `resume` as their first collective call after they have made their optimizer. No scope may be
   /// open. Collective, together with them. Throws Error(not_supported) if the launcher replaces no
   /// ranks, on a GPU, for several models, and for initialisers that are called only once if there
@@ -71,6 +74,8 @@ class ACC_API CheckpointSeries {
   [[nodiscard]] bool can_rejoin(const Error& error) const;
 
  private:
+  bool begin_snapshot(const Model& model, const Optimizer& optimizer,
+                      const SavedState& saved) const;
   [[nodiscard]] std::optional<Resumed> go_back(Model& model, Optimizer& optimizer,
                                                bool can_begin) const;
   [[nodiscard]] std::optional<Resumed> load_newest(Model& model, Optimizer& optimizer) const;

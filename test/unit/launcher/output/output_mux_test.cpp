@@ -215,6 +215,20 @@ TEST_CASE("output mux: the last lines of a worker are those of its last attempt"
   CHECK(f.seen_err.get() == "[3] first attempt\n[3] second attempt\n");
 }
 
+TEST_CASE("output mux: a worker gets another rank, and its next lines have its prefix") {
+  Fixture f;
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(3));
+  write_all(ends.out.get(), "before\n");
+  write_all(ends.err.get(), "early\n");
+  f.mux->rename(3, 1, "[1] ");
+  write_all(ends.out.get(), "behind\n");
+  write_all(ends.err.get(), "late\n");
+  ends = {};
+  f.drain();
+  CHECK(f.mux->last_stderr_lines(1) == std::vector<std::string>{"early", "late"});
+  CHECK(f.seen_out.get() == "[3] before\n[1] behind\n");
+}
+
 TEST_CASE("output mux: a file that cannot be written is an error") {
   Fixture f;
   CHECK_THROWS_WITH_AS(f.mux->add_worker(worker(0, {.out = {"/no/such/folder/file", false}})),
