@@ -36,7 +36,24 @@ def _check_last(order, size, world_size, at):
                               "last_batch 'next_epoch', 'drop' or 'pad', or another size of the batches")
 
 
-class DataBatchSampler(Sampler):
+class _Positioned:
+    """What has a position in `order`, a DataOrder."""
+
+    def set_epoch(self, epoch):
+        """Goes to the begin of another epoch; does nothing if the position is in this one."""
+        if self.order.position.epoch != epoch:
+            self.order.seek((epoch, 0))
+
+    def state_dict(self):
+        """The position, for a checkpoint (DataOrder.state_dict)."""
+        return self.order.state_dict()
+
+    def load_state_dict(self, state):
+        """Goes on at the position of a checkpoint, at the next iteration."""
+        self.order.load_state_dict(state)
+
+
+class DataBatchSampler(_Positioned, Sampler):
     """The batches of one rank, as lists of sample numbers: for torch's DataLoader(batch_sampler=). An iteration goes
     from the position to the end of its epoch. The position moves only by `used`, because a loader reads ahead.
 
@@ -84,18 +101,6 @@ class DataBatchSampler(Sampler):
             batch = self.order.batch(self.size)
             self.order.advance(batch, self.part(batch) if is_recorded() else None)
 
-    def set_epoch(self, epoch):
-        """Goes to the begin of another epoch; does nothing if the position is in this one."""
-        _set_epoch(self.order, epoch)
-
-    def state_dict(self):
-        """The position, for a checkpoint (DataOrder.state_dict)."""
-        return self.order.state_dict()
-
-    def load_state_dict(self, state):
-        """Goes on at the position of a checkpoint, at the next iteration."""
-        self.order.load_state_dict(state)
-
 
 class DataSampler(DataBatchSampler):
     """The same samples one by one, for torch's DataLoader(sampler=) with the same batch_size. It differs from torch's
@@ -109,11 +114,6 @@ class DataSampler(DataBatchSampler):
 
     def __len__(self):
         return sum(map(len, super().__iter__()))
-
-
-def _set_epoch(order, epoch):
-    if order.position.epoch != epoch:
-        order.seek((epoch, 0))
 
 
 def _hash_of(sample):
@@ -231,7 +231,7 @@ def _as_it_is(batch):
     return batch
 
 
-class StatefulDataLoader:
+class StatefulDataLoader(_Positioned):
     """Batches of this rank, with torch's DataLoader, in the order of a DataOrder. An iteration goes from the position
     to the end of its epoch; the next one is the next epoch. `state_dict` is the position after the last batch that was
     given: it does not count what workers have read ahead. After `load_state_dict`, with any number of ranks and of
@@ -338,18 +338,6 @@ class StatefulDataLoader:
     def position(self):
         """The Position after the last batch that was given."""
         return self.order.position
-
-    def set_epoch(self, epoch):
-        """Goes to the begin of another epoch; does nothing if the position is in this one."""
-        _set_epoch(self.order, epoch)
-
-    def state_dict(self):
-        """The position, for a checkpoint (DataOrder.state_dict)."""
-        return self.order.state_dict()
-
-    def load_state_dict(self, state):
-        """Goes on at the position of a checkpoint, at the next iteration."""
-        self.order.load_state_dict(state)
 
 
 class _Sequences(Sampler):
