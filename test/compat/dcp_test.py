@@ -23,7 +23,7 @@ try:
     from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, HuggingFaceStorageWriter
     from torch.distributed.checkpoint._extension import StreamTransformExtension
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
-    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
@@ -300,6 +300,18 @@ def torchs_from_one_process():
     dcp.save(full, checkpoint_id=folder, planner=DefaultSavePlanner(flatten_state_dict=False))
     told = check_read(folder, full)
     assert told["names"]["rows"] == ["rows", "param"]
+
+    model = network()
+    optimizer = train(model)
+    optimizer.add_param_group({"params": [optimizer.param_groups[0]["params"].pop()], "lr": torch.tensor(0.25)})
+    for flatten in (False, True):
+        options = StateDictOptions(flatten_optimizer_state_dict=flatten)
+        weights, states = get_state_dict(model, optimizer, options=options)
+        folder = os.path.join(FOLDER, f"groups_{flatten}")
+        dcp.save({"model": weights, "optimizer": states}, checkpoint_id=folder)
+        told = json.loads(run_tool("read", folder, folder + ".safetensors").stdout)
+        groups = [(sorted(group["parameters"]), group["values"]["lr"]) for group in told["groups"]]
+        assert sorted(groups) == [(["0.bias", "0.weight", "2.weight"], 0.01), (["2.bias"], 0.25)], told["groups"]
 
     folder = os.path.join(FOLDER, "transformed")
     dcp.save(full, storage_writer=FileSystemWriter(folder, _extensions=[Rot13()]))

@@ -116,6 +116,8 @@ def refused(value, *parts, **options):
 
 def test_refused_files():
     refused({"t": torch.ones(1).expand(2**20, 2**20)}, "repeats its elements")
+    refused({"t": torch.ones(2, dtype=torch.complex64).conj()}, 'view of kind "conj"')
+    refused({"t": torch._neg_view(torch.ones(2))}, 'view of kind "neg"')
     refused({"t": torch.eye(2).to_sparse()}, "_rebuild_sparse_tensor is not allowed")
     refused({"t": torch.ones(2)}, "older form", _use_new_zipfile_serialization=False)
     refused({"f": os.system}, "global posix.system is not allowed")

@@ -10,13 +10,16 @@ namespace {
 struct Named {
   Path path;             // empty: the folder has no paths
   const char* name;      // joined
-  const char* expected;  // "kind name", of a group's key "group I KEY"
+  const char* expected;  // "kind name", of a group's key "group I KEY" or "group of NAME KEY"
   bool is_tensor = true;
 };
 
 std::string described(const StateName& name) {
-  return name.kind == "group" ? "group " + std::to_string(name.group) + " " + name.key
-                              : name.kind + " " + name.name;
+  if (name.kind != "group") {
+    return name.kind + " " + name.name;
+  }
+  return "group " + (name.parameter.empty() ? std::to_string(name.group) : "of " + name.parameter) +
+         " " + name.key;
 }
 
 void check(const std::vector<Named>& named) {
@@ -85,7 +88,11 @@ TEST_CASE("tensors and values of an optimizer are recognized") {
             "exp_avg h.0.weight"},
            {{"optim", "param_groups.h.0.weight.lr"},
             "optim.param_groups.h.0.weight.lr",
-            "value param_groups.h.0.weight.lr",
+            "group of h.0.weight lr",
+            false},
+           {{"optim", "param_groups.0.weight.lr"},
+            "optim.param_groups.0.weight.lr",
+            "group of 0.weight lr",
             false}});
   }
 }

@@ -368,6 +368,22 @@ TEST_CASE("DeepSpeed: an inconsistent checkpoint is refused with file and key") 
   }
 }
 
+TEST_CASE("DeepSpeed: without ZeRO the optimizer's state is named as left out") {
+  for (const bool has_optimizer : {false, true}) {
+    const TemporaryFolder folder;
+    Small small;
+    small.ranks.clear();
+    small.module.erase("param_shapes");
+    small.module.at("optimizer") =
+        has_optimizer ? PythonValue::dict({{"state", PythonValue::dict()}}) : PythonValue();
+    small.save(folder.path());
+    const OpenedFolder opened(folder.path());
+    CHECK(opened.provenance.format == "DeepSpeed");
+    CHECK(opened.training.unread.starts_with("the state of the optimizer in mp_rank_00") ==
+          has_optimizer);
+  }
+}
+
 TEST_CASE("DeepSpeed: the small checkpoint's elements are in their places") {
   TemporaryFolder folder;
   Small().save(folder.path());

@@ -167,6 +167,10 @@ TEST_CASE("an index and files that disagree are refused by name") {
        [](const fs::path& folder, nlohmann::json&) {
          acc::test::write_text(folder / "a.safetensors.index.json", "{}");
        }},
+      {"lists other files than model.safetensors, which is here too",
+       [](const fs::path& folder, nlohmann::json&) {
+         acc::test::write_text(folder / "model.safetensors", "");
+       }},
   };
   const TemporaryFolder folder;
   for (const Row& row : rows) {
@@ -188,6 +192,12 @@ TEST_CASE("an index and files that disagree are refused by name") {
   acc::test::write_text(path / kIndex, "{\"weight_map\":");
   CHECK(refusal_of_set(path).find("not valid JSON") != std::string::npos);
   fs::remove(path / kIndex);
+  const fs::path part = path / "model-00001-of-00002.safetensors";
+  acc::test::write_text(part, "");
+  CHECK(refusal_of_set(path) == part.string() +
+                                    ": one of 2 files, but neither the others nor a "
+                                    "*.safetensors.index.json are here");
+  fs::remove(part);
   acc::test::write_text(path / "a.safetensors", "");
   acc::test::write_text(path / "b.safetensors", "");
   CHECK(refusal_of_set(path).find("expected one *.safetensors, found 2") != std::string::npos);

@@ -78,7 +78,7 @@ Error not_as_written(const std::filesystem::path& path, const std::string& tenso
 // Each writer opens its own reader of the catalog, checks its sources, reads its output back, and
 // gives it its name if the sources are unchanged.
 Result convert(const Stored& from, const std::filesystem::path& out, const Options& options) {
-  return read_unchanged(from.path, [&] {
+  Result result = read_unchanged(from.path, [&] {
     switch (options.to) {
       case Target::safetensors: return write_safetensors(from, out, options);
       case Target::bin: return write_bin(from, out, options);
@@ -87,6 +87,10 @@ Result convert(const Stored& from, const std::filesystem::path& out, const Optio
     }
     return write_deepspeed(from, out, options);
   });
+  if (!from.training.unread.empty()) {
+    result.left_out.push_back(from.training.unread);
+  }
+  return result;
 }
 
 }  // namespace acc::checkpoint::conversion

@@ -42,7 +42,7 @@ std::vector<OutputTensor> moments_of(const Stored& stored) {
   }
   std::vector<OutputTensor> tensors;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    if (!is_weight(tensor)) {
+    if (!is_weight(tensor) && tensor.kind != "group") {  // a setting: training.groups has it
       tensors.push_back({tensor.name, &tensor, tensor.dtype});
     }
   }

@@ -127,32 +127,77 @@ std::int64_t read_step(const Entry& entry, const Place& place, Files& files) {
   return torch::count(file, pickle::Node(file.root(), file.file().path().string(), entry.name));
 }
 
-void read_value(const Entry& entry, const StateName& name, Files& files, TrainingState& training) {
-  constexpr std::size_t kMaxGroups = 100'000;
-  files.holding(entry.value, entry.name);
-  if (name.kind != "group" || name.group >= kMaxGroups) {
-    return;
+/// Reads the settings of parameter groups.
+class Groups {
+ public:
+  explicit Groups(Files& files) : files_(files) {}
+
+  /// Reads a value, or a tensor of one element, at `place`.
+  void read(const Entry& entry, const Place& place, const StateName& name) {
+    constexpr std::size_t kMaxGroups = 100'000;
+    files_.holding(place, entry.name);
+    if (name.kind != "group" || name.group >= kMaxGroups) {
+      return;
+    }
+    StoredGroup& group = at(name);
+    const torch::TorchFile file = files_.open(place, entry.name);
+    const pickle::Node node(file.root(), file.file().path().string(), entry.name);
+    if (entry.is_tensor) {
+      group.hyper_parameters[name.key] = torch::scalar(file, node);
+    } else {
+      read_group_key(name.key, node, group);
+    }
   }
-  if (training.groups.size() <= name.group) {
-    training.groups.resize(name.group + 1);
+
+  /// Returns the groups. Parameters with the same settings of their own are one group.
+  std::vector<StoredGroup> take() {
+    for (StoredGroup& one : of_parameters_) {
+      const auto same =
+          std::ranges::find(groups_, one.hyper_parameters, &StoredGroup::hyper_parameters);
+      if (same == groups_.end()) {
+        groups_.push_back(std::move(one));
+      } else {
+        same->parameters.push_back(one.parameters.front());
+      }
+    }
+    return std::move(groups_);
   }
-  const torch::TorchFile file = files.open(entry.value, entry.name);
-  const pickle::Node node(file.root(), file.file().path().string(), entry.name);
-  read_group_key(name.key, node, training.groups[name.group]);
-}
+
+ private:
+  StoredGroup& at(const StateName& name) {
+    if (name.parameter.empty()) {
+      groups_.resize(std::max(groups_.size(), name.group + 1));
+      return groups_[name.group];
+    }
+    const auto [number, is_new] = numbers_.try_emplace(name.parameter, of_parameters_.size());
+    if (is_new) {
+      of_parameters_.emplace_back().parameters = {name.parameter};
+    }
+    return of_parameters_[number->second];
+  }
+
+  Files& files_;
+  std::vector<StoredGroup> groups_;
+  std::vector<StoredGroup> of_parameters_;
+  std::map<std::string, std::size_t> numbers_;  ///< in of_parameters_
+};
 
 /// `rule`: of a plan whose tensors are the first entries; null: the entries have all their chunks.
 void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const PieceRule>& rule,
                   Files& files, Catalog& catalog, TrainingState& training) {
   const bool has_step = training.step.has_value();
   std::vector<StateName> names = state_names(entries);
+  Groups groups(files);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Entry& entry = entries[i];
     if (!entry.is_tensor) {
-      read_value(entry, names[i], files, training);
+      groups.read(entry, entry.value, names[i]);
       continue;
     }
     const bool is_step = names[i].kind == "step" && !has_step;
+    if (names[i].kind == "group" && !entry.chunks.empty()) {
+      groups.read(entry, entry.chunks.front().place, names[i]);
+    }
     StoredTensor& tensor =
         catalog.tensors.emplace_back(stored_tensor(entry, std::move(names[i]), files));
     tensor.rule = rule;
@@ -162,6 +207,9 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
     if (!pieces.empty()) {
       training.count_steps(read_step(entry, files.place_of(pieces.front()), files));
     }
+  }
+  if (std::vector<StoredGroup> found = groups.take(); !found.empty()) {
+    training.groups = std::move(found);
   }
 }
 

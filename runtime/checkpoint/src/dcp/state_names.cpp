@@ -67,7 +67,8 @@ bool has_part(const std::vector<Rest>& rests, bool (*is_part)(std::string_view))
   });
 }
 
-// Splits "state.X.KIND" and "param_groups.0.KEY".
+// Splits "state.X.KIND", "param_groups.0.KEY", and "param_groups.X.KEY" of torch's
+// flatten_optimizer_state_dict, which is a single key.
 StateName optimizer_name(const Rest& rest) {
   constexpr std::string_view kState = "state.", kGroups = "param_groups.";
   if (rest.name.starts_with(kState)) {
@@ -81,11 +82,18 @@ StateName optimizer_name(const Rest& rest) {
     const char* end = rest.name.data() + rest.name.size();
     std::size_t group = 0;
     const auto number = std::from_chars(rest.name.data() + kGroups.size(), end, group);
-    if (number.ec == std::errc() && number.ptr + 1 < end && *number.ptr == '.') {
+    const bool is_list = rest.path.size() != 1;
+    if (is_list && number.ec == std::errc() && number.ptr + 1 < end && *number.ptr == '.') {
       return {.name = rest.name,
               .kind = "group",
               .group = group,
               .key = std::string(number.ptr + 1, end)};
+    }
+    if (const std::size_t dot = rest.name.rfind('.'); dot > kGroups.size()) {
+      return {.name = rest.name,
+              .kind = "group",
+              .key = rest.name.substr(dot + 1),
+              .parameter = rest.name.substr(kGroups.size(), dot - kGroups.size())};
     }
   }
   return {.name = rest.name, .kind = "value", .key = {}};

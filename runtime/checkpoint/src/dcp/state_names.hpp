@@ -9,13 +9,15 @@
 namespace acc::checkpoint::dcp {
 
 /// Meaning of an entry of a DCP folder. `kind`: "param", a kind of moment ("exp_avg"), or "value"
-/// for tensors that belong to no model or optimizer. For pickled values: "group" (`group` and `key`
-/// then say which parameter group and which of its keys) or "value".
+/// for tensors that belong to no model or optimizer. For pickled values, and tensors of one element
+/// among them: "group" (`key` and `group` then say which key of which parameter group, or
+/// `parameter` of which parameter, where each has its own) or "value".
 struct StateName {
   std::string name;
   std::string kind;
   std::size_t group = 0;
   std::string key;
+  std::string parameter = {};
 };
 
 /// Returns one for each entry. The tensors of a model lie under "model" or under any single top

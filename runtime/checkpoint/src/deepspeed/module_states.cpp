@@ -59,6 +59,8 @@ ModuleStates read_module_states(const InputPath& path) {
       result.groups.push_back(read_shapes(group));
     }
   }
+  const auto optimizer = root.find("optimizer");
+  result.has_optimizer = optimizer && !optimizer->is_none();
   if (const auto shapes = root.find("frozen_param_shapes")) {
     result.frozen = read_shapes(*shapes);
   }

@@ -21,6 +21,7 @@ inline constexpr const char* kWriterKey = "acc_writer";
 /// Content of a *_model_states.pt file.
 struct ModuleStates {
   InputPath path;
+  bool has_optimizer = false;       ///< without ZeRO: the optimizer's state is in this file
   bool has_zero = false;            ///< ZeRO was on: `groups` describes the flat arrays
   std::vector<NamedShapes> groups;  ///< param_shapes, in the order of the flat arrays
   NamedShapes frozen;               ///< frozen_param_shapes

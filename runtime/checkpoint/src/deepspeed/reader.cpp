@@ -334,6 +334,11 @@ void read_checkpoint(const InputPath& path, Catalog& catalog, TrainingState& tra
                                     "missing");
     }
     builder.add_module(false);
+    if (module.has_optimizer) {
+      training.unread = "the state of the optimizer in " + module.path.filename().string() +
+                        ", with fp32 weights if the run had 16-bit ones, which DeepSpeed stores "
+                        "without names (stage 0)";
+    }
     provenance.format = "DeepSpeed";
   }
   catalog.index();

@@ -2,6 +2,7 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 
 #include "acc/base/json.hpp"
+#include "acc/base/text.hpp"
 #include "acc/checkpoint/files/errors.hpp"
 
 #include <fmt/format.h>
@@ -160,11 +161,17 @@ Catalog read_set(const InputPath& folder, const InputPath& index) {
   static_cast<void>(folder.names_of(is_tensor_file));
   auto [files, metadata] = read_index(index);
   std::set<std::string> names;
+  const InputPath whole_model = folder / index.filename().stem().stem();  // without .index.json
   for (const auto& [tensor, file] : files) {
     if (names.insert(file).second && !(folder / file).exists()) {
       fail(index,
            fmt::format("lists the file {} (with tensor '{}'), which does not exist", file, tensor));
     }
+  }
+  if (whole_model.exists() && !names.contains(whole_model.filename().string())) {
+    fail(index, "lists other files than " + whole_model.filename().string() +
+                    ", which is here too; remove what is out of date, or give the path of that "
+                    "file");
   }
   Catalog catalog;
   for (const std::string& name : names) {
@@ -214,6 +221,18 @@ Catalog read_one(const InputPath& path) {
   return catalog;
 }
 
+/// Refuses the only file of a folder if its name says that it is one of several
+/// ("model-00001-of-00002.safetensors").
+void refuse_part(const InputPath& file) {
+  const std::string stem = file.filename().stem().string();
+  const auto place = stem.rfind("-of-");
+  const std::string count = place == std::string::npos ? "" : stem.substr(place + 4);
+  if (count.size() == 5 && read_number(count).value_or(0) > 1) {
+    fail(file, fmt::format("one of {} files, but neither the others nor a *{} are here",
+                           *read_number(count), kSafetensorsIndex));
+  }
+}
+
 std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
   std::uint64_t total = 0;
   nlohmann::json weight_map = nlohmann::json::object();
@@ -238,6 +257,7 @@ Catalog read_safetensors(const InputPath& path) {
   } else if (const auto index = only_file(path, kSafetensorsIndex)) {
     catalog = read_set(path, *index);
   } else if (const auto file = only_file(path, ".safetensors")) {
+    refuse_part(*file);
     catalog = read_one(*file);
   } else {
     fail(path, std::string("expected a .safetensors file or a *") + kSafetensorsIndex +

@@ -79,6 +79,7 @@ class Decoder {
         !call.arguments[1]->is(Kind::integer)) {
       fail("a tensor without its storage, offset, shape and strides");
     }
+    refuse_views(call);
     // "storage", class, key, location, numel
     const Value& id = *call.arguments[0]->items[0];
     if (!id.is(Kind::tuple) || id.items.size() < 5 || !id.items[0]->is(Kind::text) ||
@@ -112,6 +113,19 @@ class Decoder {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(Errc::config, where_ + ": " + what);
+  }
+
+  /// Refuses tensors whose elements differ from those of their storage.
+  void refuse_views(const Call& call) const {
+    for (std::size_t i = 6; i < call.arguments.size(); ++i) {  // metadata is the last argument
+      for (const char* const key : {"conj", "neg"}) {
+        const Value* const mark = call.arguments[i]->find(key);
+        if (mark != nullptr && mark->integer != 0) {
+          throw Unreadable(where_ + ": a tensor with a view of kind \"" + key +
+                           "\" (torch: .resolve_" + key + "() before saving)");
+        }
+      }
+    }
   }
 
   Shape integers(const Value& value, const char* what) const {

@@ -155,6 +155,7 @@ struct TrainingState {
   std::set<std::string> buffers = {};         ///< names known to be buffers, not parameters
   /// Reason why the names of the optimizer's parameters are unknown; empty: they are known.
   std::string names_unknown = {};
+  std::string unread = {};  ///< what the checkpoint has and its reader does not; empty: nothing
 
   /// Takes the number of updates of one parameter into account.
   void count_steps(std::int64_t of_parameter);
