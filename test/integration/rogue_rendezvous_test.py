@@ -27,7 +27,7 @@ def welcome(beat_interval, silence_limit):
 
 
 WELCOME = welcome(1_000, 5_000)
-# Attempts in one second, with pauses that double from 10 ms; far fewer than without pauses.
+# Attempts in three seconds, with pauses that double from 10 ms; far fewer than without pauses.
 MOST_CONNECTIONS = 40
 MOST_BYTES = 100_000
 
@@ -99,7 +99,7 @@ class RogueServer(threading.Thread):
                     pass
 
 
-def launcher(port, conf="join_timeout=1,is_host=0", run_id="job"):
+def launcher(port, conf="join_timeout=3,is_host=0", run_id="job"):
     return subprocess.Popen(
         [BIN / "acclaunch", "torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
          "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", conf, "--rdzv-id", run_id, "--no-python",
