@@ -740,6 +740,18 @@ def _refuse_rows(self, protocol):
     return _reduce(self, protocol)
 
 
+def _status(tensor):
+    """TRL asks each parameter whether it is whole."""
+    kinds = zero.partition_parameters.ZeroParamStatus
+    return kinds.AVAILABLE if all(each.is_replicate() for each in tensor.placements) else kinds.NOT_AVAILABLE
+
+
+def serve_tensors():
+    DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _refuse_rows
+    torch.Tensor.ds_status = zero.partition_parameters.ZeroParamStatus.AVAILABLE
+    DTensor.ds_status = property(_status)
+
+
 def serve(module):
     """module: deepspeed, right after its import. DeepSpeed's own `initialize` then makes the engine here."""
     def init(self, *arguments, **keywords):
@@ -751,7 +763,7 @@ def serve(module):
     # It compiles collectives in C++ that nothing here calls. deepspeed.comm.torch is torch itself.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     module.DeepSpeedEngine = Engine
-    DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _refuse_rows
+    serve_tensors()
     for each in (zero, zero.partition_parameters):
         each.Init, each.GatheredParameters = Init, GatheredParameters
         each.register_external_parameter = lambda *_: None

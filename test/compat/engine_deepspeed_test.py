@@ -369,6 +369,7 @@ def alike():
 def gathered():
     """zero.Init and zero.GatheredParameters, and whole state dicts in stage 2."""
     torch.manual_seed(dist.get_rank())
+    _deepspeed.serve_tensors()
     with _deepspeed.Init(config_dict_or_path={}):
         net = Net()
     with _deepspeed.GatheredParameters(list(net.parameters()), modifier_rank=1):
@@ -394,6 +395,8 @@ def gathered():
             expected = trial.engine(ids)
             with _deepspeed.GatheredParameters(trial.engine.module.parameters()):
                 torch.testing.assert_close(trial.engine.module(ids), expected)
+                assert weight.ds_status.name == "AVAILABLE"
+        assert weight.ds_status.name == "NOT_AVAILABLE" and trial.net.seen.ds_status.name == "AVAILABLE"
         trial.train(2)
         if stage == 2:
             whole = trial.engine.module.state_dict()
@@ -406,6 +409,9 @@ def gathered():
             trial.engine.module.load_state_dict({name: value * 0 + 1 for name, value in whole.items()})
             assert all((value == 1).all() for value in weights(trial).values())
         else:
+            hooks = trial.optimizer.parameter_offload  # TRL removes and sets hooks by it
+            hooks._register_deepspeed_module(hooks.module)
+            assert not [*hooks.forward_hooks, *hooks.backward_hooks, *hooks.module.ds_external_parameters()]
             whole = trial.engine._zero3_consolidated_16bit_state_dict()
             assert (whole is None) == (dist.get_rank() > 0)
         held = {name: value.detach().cpu().clone() for name, value in trial.net.named_parameters()}
