@@ -11,6 +11,7 @@ import types
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import optimizer as hooks
+from torch.utils._pytree import tree_map_only
 
 from acclaunch import _muon, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
@@ -25,6 +26,7 @@ def serve():
     hooks.register_optimizer_step_pre_hook(_before_step)
     for cls in OPTIMIZERS:
         cls.step = _on_locals(cls, cls.step)
+    torch.optim.LBFGS.state_dict = _without_mesh(torch.optim.LBFGS.state_dict)
     if hasattr(torch.optim, "Muon"):  # of torch 2.9 and newer
         _muon.serve(torch.optim._muon)
     clip = torch.nn.utils.clip_grad
@@ -109,6 +111,19 @@ def _is_plain(optimizer):
 def _is_alike(value, parameter):
     return value is None or (isinstance(value, DTensor) and value._spec.placements == parameter._spec.placements
                              and value._local_tensor.shape == parameter._local_tensor.shape)
+
+
+def _without_mesh(state_dict):
+    """LBFGS keeps sums over all parameters, which each rank has whole: as plain tensors they can be loaded on any
+    number of ranks."""
+    @functools.wraps(state_dict)
+    def run(self):
+        return tree_map_only(DTensor, _if_replicated, state_dict(self))
+    return run
+
+
+def _if_replicated(value):
+    return value._local_tensor if all(each.is_replicate() for each in value.placements) else value
 
 
 class Locals:

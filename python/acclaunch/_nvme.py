@@ -4,6 +4,7 @@ A step reads the states of a few parameters at a time, lets the optimizer update
 next ones are read meanwhile."""
 
 import collections
+import collections.abc
 import ctypes as c
 import os
 import tempfile
@@ -61,16 +62,19 @@ class _Memory:
         release(self, self._library.file_memory_free, self.handle)
 
     def read(self, offset, to):
-        self._library.file_memory_read(self.handle, offset, to.data_ptr(), to.nbytes)
+        if to.nbytes:
+            self._library.file_memory_read(self.handle, offset, to.data_ptr(), to.nbytes)
 
     def start_reading(self, offset, to):
-        self._library.file_memory_start_reading(self.handle, offset, to.data_ptr(), to.nbytes)
+        if to.nbytes:
+            self._library.file_memory_start_reading(self.handle, offset, to.data_ptr(), to.nbytes)
 
     def wait(self):
         self._library.file_memory_wait(self.handle)
 
     def write(self, offset, values):
-        self._library.file_memory_write(self.handle, offset, values.data_ptr(), values.nbytes)
+        if values.nbytes:
+            self._library.file_memory_write(self.handle, offset, values.data_ptr(), values.nbytes)
 
 
 class _Place(collections.namedtuple("_Place", "offset shape dtype")):
@@ -100,8 +104,7 @@ class FileState(collections.abc.MutableMapping):
             return found
         place = self.places[key]
         rows = torch.empty(place.shape, dtype=place.dtype)
-        if rows.numel():
-            self.memory.read(place.offset, rows)
+        self.memory.read(place.offset, rows)
         return _rows.of_rows(rows, self.parameter)
 
     def __setitem__(self, key, value):
@@ -109,8 +112,7 @@ class FileState(collections.abc.MutableMapping):
             self.held[key] = value
             return
         rows = value._local_tensor.detach().to(self.places[key].dtype).contiguous()
-        if rows.numel():
-            self.memory.write(self.places[key].offset, rows)
+        self.memory.write(self.places[key].offset, rows)
         self.held[key] = _IN_FILE
 
     def is_filed(self, key, value):

@@ -633,6 +633,9 @@ def nvme(folder):
              "offload_optimizer to nvme with the optimizer Adafactor")):
         more = {} if arguments is None else {"arguments": arguments}
         expect_refusal(lambda config=config, more=more: Trial(OURS, 2, **more, **config), word)
+    trial = Trial(OURS, 2, **on_disk(folder, 2, ADAM))
+    trial.optimizer.optimizer.register_step_post_hook(lambda *_: None)
+    expect_refusal(lambda: trial.train(2), "hooks of the steps of AdamW")
 
 
 def expect_equal(what, ours, theirs, tolerance):

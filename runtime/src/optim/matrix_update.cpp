@@ -18,16 +18,17 @@ constexpr std::int64_t kWindowNumel = std::int64_t{1} << 25;
 
 }  // namespace
 
-std::vector<int> assign_owners(std::span<const std::int64_t> costs, int ranks) {
-  std::vector<std::size_t> order(costs.size());
+std::vector<int> assign_owners(std::span<const OwnedTask> tasks, int ranks) {
+  std::vector<std::size_t> order(tasks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](std::size_t a, std::size_t b) { return costs[a] > costs[b]; });
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return std::pair(-tasks[a].cost, tasks[a].shape) < std::pair(-tasks[b].cost, tasks[b].shape);
+  });
   std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks), 0);
-  std::vector<int> owners(costs.size());
+  std::vector<int> owners(tasks.size());
   for (const std::size_t task : order) {
     const auto least = std::ranges::min_element(sums);
-    *least += costs[task];
+    *least += tasks[task].cost;
     owners[task] = static_cast<int>(least - sums.begin());
   }
   return owners;
@@ -69,13 +70,13 @@ void MatrixUpdate::plan_windows(std::int64_t tile_numel) {
     window_numel_ = std::max(window_numel_, numel);
   }
   for (Window& window : windows_) {
-    std::vector<std::int64_t> costs;
+    std::vector<OwnedTask> tasks;
     for (const Place& place : window) {
       for (const Matrix& each : flats_[place.flat].matrices) {
-        costs.push_back(rule_.cost(each.shape));
+        tasks.push_back({rule_.cost(each.shape), each.shape});
       }
     }
-    const std::vector<int> owners = assign_owners(costs, context_.groups.world->size());
+    const std::vector<int> owners = assign_owners(tasks, context_.groups.world->size());
     auto next = owners.begin();
     for (Place& place : window) {
       const auto& flat = flats_[place.flat];

@@ -15,10 +15,18 @@
 
 namespace acc::optim {
 
+/// The update of a parameter by its owner.
+struct OwnedTask {
+  std::int64_t cost;
+  Shape shape = {};
+};
+
 /// Divides tasks among ranks so that the largest sum of costs is small: in order of falling cost,
-/// each goes to the rank with the smallest sum so far. Returns the rank of each task. A pure
-/// function, so that all ranks know every owner.
-std::vector<int> assign_owners(std::span<const std::int64_t> costs, int ranks);
+/// each goes to the rank with the smallest sum so far. Those of equal cost are in the order of
+/// their shapes, so that each rank gets some of each shape: the ranks' states of one kind are
+/// equally long. Returns the rank of each task. A pure function, so that all ranks know every
+/// owner.
+std::vector<int> assign_owners(std::span<const OwnedTask> tasks, int ranks);
 
 /// One kind of state of the parameters of a window, each whole on the rank that owns it.
 struct OwnedArray {

@@ -2,6 +2,7 @@
 #include "optim/update.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/optimizer_sizes.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -111,18 +112,16 @@ bool Rule::has_state(const RuleState& state) const {
 
 std::vector<Rule::OwnedState> Rule::owned_states(const std::vector<std::int64_t>& shape,
                                                  bool is_matrix) const {
+  const bool has_side = facts_->coefficient(kLargestSide) != nullptr;
+  const double largest_side = has_side ? (*this)[kLargestSide] : 0.0;
   std::vector<OwnedState> all;
   for (const RuleState& each : facts_->states) {
     if (each.shape == StateShape::sharded || !has_state(each)) {
       continue;
     }
-    OwnedState state{std::string(each.key), {}, false};
-    if (each.of == RuleScope::all || (each.of == RuleScope::matrices) == is_matrix) {
-      state.shape = state_shape(each.shape, shape);
-      const bool is_square =
-          each.shape == StateShape::rows_by_rows || each.shape == StateShape::columns_by_columns;
-      state.exists = !is_square || static_cast<double>(state.shape.back()) <= (*this)[kLargestSide];
-    }
+    const auto own = owned_shape(each, shape, is_matrix, largest_side);
+    OwnedState state{std::string(each.key), own.value_or(std::vector<std::int64_t>()),
+                     own.has_value()};
     all.push_back(std::move(state));
   }
   return all;

@@ -213,55 +213,63 @@ struct Factor {
   [[nodiscard]] std::size_t column_step() const { return is_transposed ? rows : 1; }
 };
 
-std::vector<float> product(Multiplier& multiply, const Factor& a, const Factor& b) {
-  std::vector<float> c(a.rows * b.columns);
-  multiply({.a = a.values,
-            .a_row = a.row_step(),
-            .a_column = a.column_step(),
-            .b = b.values,
-            .b_row = b.row_step(),
-            .b_column = b.column_step(),
-            .c = c.data(),
-            .rows = a.rows,
-            .columns = b.columns,
-            .inner = a.columns});
-  return c;
-}
+/// A matrix with square factors at its left and its right side, of which each may be missing, and
+/// their products, which the threads of a device compute.
+class Sides {
+ public:
+  const std::size_t rows;
+  const std::size_t columns;
 
-/// A matrix with square factors at its left and its right side, of which each may be missing.
-struct Sides {
-  std::size_t rows;
-  std::size_t columns;
+  Sides(const Shape& shape, device::Device& device)
+      : rows(static_cast<std::size_t>(shape[0])),
+        columns(static_cast<std::size_t>(shape[1])),
+        run_([&device](std::size_t parts, const auto& task) { device.run_parts(parts, task); }),
+        multiply_(device.threads(), run_) {}
+  Sides(const Sides&) = delete;
+  Sides& operator=(const Sides&) = delete;
 
-  explicit Sides(const Shape& shape)
-      : rows(static_cast<std::size_t>(shape[0])), columns(static_cast<std::size_t>(shape[1])) {}
+  [[nodiscard]] std::vector<float> product(const Factor& a, const Factor& b) {
+    std::vector<float> c(a.rows * b.columns);
+    multiply_({.a = a.values,
+               .a_row = a.row_step(),
+               .a_column = a.column_step(),
+               .b = b.values,
+               .b_row = b.row_step(),
+               .b_column = b.column_step(),
+               .c = c.data(),
+               .rows = a.rows,
+               .columns = b.columns,
+               .inner = a.columns});
+    return c;
+  }
   [[nodiscard]] std::size_t size(bool is_left) const { return is_left ? rows : columns; }
   [[nodiscard]] Factor matrix(std::span<const float> values) const {
     return {values.data(), rows, columns};
   }
   /// left [^T] * values * right [^T].
-  [[nodiscard]] std::vector<float> apply(Multiplier& multiply, std::span<const float> left,
-                                         std::span<const float> values,
+  [[nodiscard]] std::vector<float> apply(std::span<const float> left, std::span<const float> values,
                                          std::span<const float> right, bool left_transposed,
-                                         bool right_transposed) const {
+                                         bool right_transposed) {
     std::vector<float> result(values.begin(), values.end());
     if (!left.empty()) {
       const Factor own{left.data(), rows, rows};
-      result = product(multiply, left_transposed ? own.transposed() : own, matrix(result));
+      result = product(left_transposed ? own.transposed() : own, matrix(result));
     }
     if (!right.empty()) {
       const Factor own{right.data(), columns, columns};
-      result = product(multiply, matrix(result), right_transposed ? own.transposed() : own);
+      result = product(matrix(result), right_transposed ? own.transposed() : own);
     }
     return result;
   }
   /// G G^T at the left, G^T G at the right.
-  [[nodiscard]] std::vector<float> gram(Multiplier& multiply, std::span<const float> values,
-                                        bool is_left) const {
+  [[nodiscard]] std::vector<float> gram(std::span<const float> values, bool is_left) {
     const Factor own = matrix(values);
-    return is_left ? product(multiply, own, own.transposed())
-                   : product(multiply, own.transposed(), own);
+    return is_left ? product(own, own.transposed()) : product(own.transposed(), own);
   }
+
+ private:
+  RunParts run_;
+  Multiplier multiply_;
 };
 
 std::vector<double> widened(std::span<const float> values) {
@@ -299,53 +307,47 @@ struct Soap {
         device(&on) {}
 
   void compute(const WholeParameter& of, const WholeStep& step) const {
-    const RunParts run = [this](std::size_t parts, const auto& task) {
-      device->run_parts(parts, task);
-    };
-    Multiplier multiply(device->threads(), run);
-    const Sides sides(of.shape);
+    Sides sides(of.shape, *device);
     const std::vector<float> gradient(of.values.begin(), of.values.end());
     if (step.number == 1) {
       std::ranges::fill(of.values, 0.0F);
     } else {
-      update(of, sides, multiply, gradient);
+      update(of, sides, gradient);
     }
     for (const bool is_left : {true, false}) {
       const std::span<float> gram = of.states[is_left ? 2 : 3];
       if (gram.empty()) {
         continue;
       }
-      const std::vector<float> added = sides.gram(multiply, gradient, is_left);
+      const std::vector<float> added = sides.gram(gradient, is_left);
       for (std::size_t i = 0; i < gram.size(); ++i) {
         move_towards(gram[i], added[i], 1.0 - shampoo_beta);
       }
       if (step.number == 1) {
         first_basis(sides.size(is_left), gram, of.states[is_left ? 4 : 5]);
       } else if ((step.number - 1) % frequency == 0) {
-        next_basis(of, sides, multiply, is_left);
+        next_basis(of, sides, is_left);
       }
     }
   }
 
   /// Adam in the basis.
-  void update(const WholeParameter& of, const Sides& sides, Multiplier& multiply,
-              std::span<const float> gradient) const {
+  void update(const WholeParameter& of, Sides& sides, std::span<const float> gradient) const {
     const std::span<float> average = of.states[0];
     const std::span<float> squares = of.states[1];
     const std::span<float> left = of.states[4];
     const std::span<float> right = of.states[5];
-    const auto projected = sides.apply(multiply, left, gradient, right, true, false);
+    const auto projected = sides.apply(left, gradient, right, true, false);
     for (std::size_t i = 0; i < average.size(); ++i) {
       move_towards(average[i], gradient[i], 1.0 - beta1);
       const double value = projected[i];
       move_towards(squares[i], value * value, 1.0 - beta2);
     }
-    auto direction = sides.apply(multiply, left, average, right, true, false);
+    auto direction = sides.apply(left, average, right, true, false);
     for (std::size_t i = 0; i < direction.size(); ++i) {
       direction[i] = static_cast<float>(direction[i] / (std::sqrt(squares[i]) + eps));
     }
-    std::ranges::copy(sides.apply(multiply, left, direction, right, false, true),
-                      of.values.begin());
+    std::ranges::copy(sides.apply(left, direction, right, false, true), of.values.begin());
   }
 
   static void store_columns(const std::vector<double>& rows, std::size_t size,
@@ -363,12 +365,11 @@ struct Soap {
 
   /// One power iteration and a QR decomposition, with the columns in the order of their estimated
   /// eigenvalues.
-  static void next_basis(const WholeParameter& of, const Sides& sides, Multiplier& multiply,
-                         bool is_left) {
+  static void next_basis(const WholeParameter& of, Sides& sides, bool is_left) {
     const std::size_t size = sides.size(is_left);
     const std::span<float> gram = of.states[is_left ? 2 : 3];
     const std::span<float> basis = of.states[is_left ? 4 : 5];
-    const auto power = product(multiply, {gram.data(), size, size}, {basis.data(), size, size});
+    const auto power = sides.product({gram.data(), size, size}, {basis.data(), size, size});
     std::vector<double> estimates(size);
     for (std::size_t i = 0; i < power.size(); ++i) {
       estimates[i % size] += static_cast<double>(basis[i]) * power[i];
@@ -435,11 +436,7 @@ struct Shampoo {
         device(&on) {}
 
   void compute(const WholeParameter& of, const WholeStep& step) const {
-    const RunParts run = [this](std::size_t parts, const auto& task) {
-      device->run_parts(parts, task);
-    };
-    Multiplier multiply(device->threads(), run);
-    const Sides sides(of.shape);
+    Sides sides(of.shape, *device);
     const double power = of.states[0].empty() || of.states[1].empty() ? -0.5 : -0.25;
     for (const bool is_left : {true, false}) {
       const std::span<float> sum = of.states[is_left ? 0 : 1];
@@ -447,7 +444,7 @@ struct Shampoo {
         continue;
       }
       const std::size_t size = sides.size(is_left);
-      const std::vector<float> added = sides.gram(multiply, of.values, is_left);
+      const std::vector<float> added = sides.gram(of.values, is_left);
       for (std::size_t i = 0; i < sum.size(); ++i) {
         sum[i] +=
             added[i] + (step.number == 1 && i % (size + 1) == 0 ? static_cast<float>(eps) : 0.0F);
@@ -456,7 +453,7 @@ struct Shampoo {
         set_power(sum, size, power, of.states[is_left ? 2 : 3]);
       }
     }
-    std::ranges::copy(sides.apply(multiply, of.states[2], of.values, of.states[3], false, false),
+    std::ranges::copy(sides.apply(of.states[2], of.values, of.states[3], false, false),
                       of.values.begin());
     if (momentum > 0.0) {
       const std::span<float> velocity = of.states[4];

@@ -250,10 +250,14 @@ TEST_CASE("orthonormal rows span those of the matrix in order") {
 
 TEST_CASE("owners of matrices: the costliest first, each to the rank with the least") {
   using acc::optim::assign_owners;
-  CHECK(assign_owners(std::vector<std::int64_t>{1, 9, 5, 5, 2}, 2) ==
-        std::vector<int>{1, 0, 1, 1, 0});
-  CHECK(assign_owners(std::vector<std::int64_t>{3, 3}, 4) == std::vector<int>{0, 1});
+  using Tasks = std::vector<acc::optim::OwnedTask>;
+  CHECK(assign_owners(Tasks{{1}, {9}, {5}, {5}, {2}}, 2) == std::vector<int>{1, 0, 1, 1, 0});
+  CHECK(assign_owners(Tasks{{3}, {3}}, 4) == std::vector<int>{0, 1});
   CHECK(assign_owners({}, 2).empty());
+  const acc::optim::Shape wide = {2, 8};
+  const acc::optim::Shape high = {8, 2};
+  CHECK(assign_owners(Tasks{{3, wide}, {3, high}, {3, wide}, {3, high}}, 2) ==
+        std::vector<int>{0, 0, 1, 1});
 }
 
 TEST_CASE("the clip coefficient equals torch's") {

@@ -7,7 +7,9 @@
 #include "acc/settings/settings.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 namespace acc::launcher::commands {
 namespace {
@@ -57,10 +59,22 @@ std::int64_t linear(std::int64_t in, std::int64_t out, bool bias = true) {
   return in * out + (bias ? out : 0);
 }
 
-/// Parameters of the standard transformer block: four projections of attention, two of the
-/// feed-forward layer (width to inner width and back), all with bias, and two LayerNorms.
-std::int64_t plain_block(std::int64_t width, std::int64_t inner) {
-  return 4 * linear(width, width) + linear(width, inner) + linear(inner, width) + 2 * 2 * width;
+/// Adds `times` linear layers to a unit.
+void add_linear(ModelPart& unit, std::int64_t in, std::int64_t out, bool bias = true,
+                std::int64_t times = 1) {
+  unit.numel += times * linear(in, out, bias);
+  unit.matrices.push_back({out, in, times});
+}
+
+/// The standard transformer block: four projections of attention, two of the feed-forward layer
+/// (width to inner width and back), all with bias, and two LayerNorms.
+ModelPart plain_block(std::string name, std::int64_t width, std::int64_t inner,
+                      std::int64_t count) {
+  ModelPart block{std::move(name), 2 * 2 * width, count, true};
+  add_linear(block, width, width, true, 4);
+  add_linear(block, width, inner);
+  add_linear(block, inner, width);
+  return block;
 }
 
 // One function per family of models. A part with `true` is a repeated layer, which is a unit.
@@ -70,7 +84,7 @@ Parts gpt2(Config& config) {
   Parts parts = {
       {"wte", vocabulary * width},
       {"wpe", config["n_positions"] * width},
-      {"block", plain_block(width, config.value_or("n_inner", 4 * width)), config["n_layer"], true},
+      plain_block("block", width, config.value_or("n_inner", 4 * width), config["n_layer"]),
       {"ln_f", 2 * width}};
   if (!config.flag("tie_word_embeddings", true)) {
     parts.push_back({"lm_head", vocabulary * width});
@@ -95,16 +109,20 @@ Parts llama_like(Config& config, LlamaKind kind) {
   const bool bias = config.flag("attention_bias", false);
   const bool mlp_bias = config.flag("mlp_bias", false);
   const bool in_bias = bias || kind.query_key_value_bias;
-  const std::int64_t attention =
-      linear(width, heads * head, in_bias) + 2 * linear(width, key_values, in_bias) +
-      linear(heads * head, width, bias) + (kind.query_key_norm ? 2 * head : 0);
-  const std::int64_t mlp = 2 * linear(width, inner, mlp_bias) + linear(inner, width, mlp_bias);
+  ModelPart layer{"layer", 2 * width + (kind.query_key_norm ? 2 * head : 0),
+                  config["num_hidden_layers"], true};
+  add_linear(layer, width, heads * head, in_bias);
+  add_linear(layer, width, key_values, in_bias, 2);
+  add_linear(layer, heads * head, width, bias);
   // Mixture of experts (Mixtral): the experts' MLPs, and a router that scores each expert.
   const std::int64_t experts = config.value_or("num_local_experts", 0);
-  const std::int64_t feed_forward = experts == 0 ? mlp : experts * mlp + width * experts;
-  Parts parts = {{"embed_tokens", vocabulary * width},
-                 {"layer", attention + feed_forward + 2 * width, config["num_hidden_layers"], true},
-                 {"norm", width}};
+  const std::int64_t mlps = std::max<std::int64_t>(experts, 1);
+  add_linear(layer, width, inner, mlp_bias, 2 * mlps);
+  add_linear(layer, inner, width, mlp_bias, mlps);
+  if (experts > 0) {
+    add_linear(layer, width, experts, false);
+  }
+  Parts parts = {{"embed_tokens", vocabulary * width}, std::move(layer), {"norm", width}};
   if (!config.flag("tie_word_embeddings", kind.tied)) {
     parts.push_back({"lm_head", vocabulary * width});
   }
@@ -128,28 +146,26 @@ Parts bert(Config& config) {
   const std::int64_t width = config["hidden_size"];
   const std::int64_t rows =
       config["vocab_size"] + config["max_position_embeddings"] + config["type_vocab_size"];
-  return {
-      {"word_embeddings", config["vocab_size"] * width},
-      {"other embeddings", (rows - config["vocab_size"]) * width + 2 * width},
-      {"layer", plain_block(width, config["intermediate_size"]), config["num_hidden_layers"], true},
-      {"pooler", linear(width, width)}};
+  return {{"word_embeddings", config["vocab_size"] * width},
+          {"other embeddings", (rows - config["vocab_size"]) * width + 2 * width},
+          plain_block("layer", width, config["intermediate_size"], config["num_hidden_layers"]),
+          {"pooler", linear(width, width)}};
 }
 
 Parts distilbert(Config& config) {
   const std::int64_t width = config["dim"];
   return {{"word_embeddings", config["vocab_size"] * width},
           {"other embeddings", config["max_position_embeddings"] * width + 2 * width},
-          {"layer", plain_block(width, config["hidden_dim"]), config["n_layers"], true}};
+          plain_block("layer", width, config["hidden_dim"], config["n_layers"])};
 }
 
 Parts opt(Config& config) {
   const std::int64_t width = config["hidden_size"];
   const std::int64_t embedding = config.value_or("word_embed_proj_dim", width);
-  Parts parts = {
-      {"embed_tokens", config["vocab_size"] * embedding},
-      // OPTLearnedPositionalEmbedding has an offset of 2.
-      {"embed_positions", (config["max_position_embeddings"] + 2) * width},
-      {"layer", plain_block(width, config["ffn_dim"]), config["num_hidden_layers"], true}};
+  Parts parts = {{"embed_tokens", config["vocab_size"] * embedding},
+                 // OPTLearnedPositionalEmbedding has an offset of 2.
+                 {"embed_positions", (config["max_position_embeddings"] + 2) * width},
+                 plain_block("layer", width, config["ffn_dim"], config["num_hidden_layers"])};
   if (config.flag("do_layer_norm_before", true)) {
     parts.push_back({"final_layer_norm", 2 * width});
   }
@@ -164,7 +180,7 @@ Parts gpt_neox(Config& config) {
   const std::int64_t vocabulary = config["vocab_size"];
   Parts parts = {
       {"embed_in", vocabulary * width},
-      {"layer", plain_block(width, config["intermediate_size"]), config["num_hidden_layers"], true},
+      plain_block("layer", width, config["intermediate_size"], config["num_hidden_layers"]),
       {"final_layer_norm", 2 * width}};
   if (!config.flag("tie_word_embeddings", false)) {
     parts.push_back({"embed_out", vocabulary * width});
@@ -176,16 +192,23 @@ Parts t5(Config& config) {
   const std::int64_t width = config["d_model"];
   const std::int64_t heads = config["num_heads"];
   const std::int64_t vocabulary = config["vocab_size"];
-  // T5 has no bias. Its RMSNorm before each sublayer is counted with the sublayer (+ width).
-  const std::int64_t attention = 4 * width * heads * config["d_kv"] + width;
-  const bool gated = config.text("feed_forward_proj").starts_with("gated-");
-  const std::int64_t feed_forward = (gated ? 3 : 2) * width * config["d_ff"] + width;
+  const std::int64_t head = config["d_kv"];
+  const std::int64_t inner = config["d_ff"];
   const std::int64_t layers = config["num_layers"];
+  // T5 has no bias. Its RMSNorm before each sublayer is counted with the sublayer (+ width).
+  const bool gated = config.text("feed_forward_proj").starts_with("gated-");
+  const auto block = [&](const char* name, std::int64_t attentions, std::int64_t count) {
+    ModelPart made{name, (attentions + 1) * width, count, true};
+    add_linear(made, width, heads * head, false, 3 * attentions);
+    add_linear(made, heads * head, width, false, attentions);
+    add_linear(made, width, inner, false, gated ? 2 : 1);
+    add_linear(made, inner, width, false);
+    return made;
+  };
   const std::int64_t buckets = config.value_or("relative_attention_num_buckets", 32);
   Parts parts = {{"shared", vocabulary * width},
-                 {"encoder block", attention + feed_forward, layers, true},
-                 {"decoder block", 2 * attention + feed_forward,
-                  config.value_or("num_decoder_layers", layers), true},
+                 block("encoder block", 1, layers),
+                 block("decoder block", 2, config.value_or("num_decoder_layers", layers)),
                  {"relative_attention_bias", buckets * heads, 2},
                  {"final_layer_norm", width, 2}};
   if (!config.flag("tie_word_embeddings", true)) {

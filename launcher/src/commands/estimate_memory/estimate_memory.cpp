@@ -2,7 +2,7 @@
 // acclaunch estimate-memory: prints three tables for a model: Accelerate's estimate, the memory
 // that the acclaunch runtime needs per rank (memory_model.hpp), and DeepSpeed's estimate.
 #include "acc/base/error.hpp"
-#include "acc/base/optimizer_rules.hpp"
+#include "acc/base/optimizer_sizes.hpp"
 #include "commands/commands.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
@@ -64,7 +64,8 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
   }
   parser
       .add_option("--optimizer", options.optimizer,
-                  "optimizer; Muon: of the units, and AdamW of the other parameters")
+                  "optimizer; Muon, SOAP, Shampoo: of the units' matrices, and AdamW of the other "
+                  "parameters")
       .check_member(optimizers);
   parser.add_flag("--states_8bit", options.states_8bit,
                   "keep the states of the optimizer in 8 bits");
@@ -112,12 +113,6 @@ EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
       find_optimizer_rule(options.optimizer)->coefficient(kStates8Bit) == nullptr) {
     throw Error(Errc::invalid_argument,
                 "--states_8bit: the states of " + options.optimizer + " cannot have 8 bits");
-  }
-  if (find_optimizer_rule(options.optimizer)->coefficient(kLargestSide) != nullptr) {
-    throw Error(Errc::not_supported,
-                "--optimizer " + options.optimizer +
-                    ": its states grow with the squares of the sides of matrices, which this "
-                    "command does not know (docs/sharding.md, Optimizers, has their shapes)");
   }
   if (options.num_local == 0) {
     const bool usual = !options.cpu && options.num_processes % kUsualLocal == 0;
@@ -199,7 +194,8 @@ constexpr std::array kOffloads = {OffloadName{Offload::none, "none"},
                                   OffloadName{Offload::all, "all"}};
 
 /// True if the row is to be shown. Weights can only be offloaded if they are sharded, with
-/// DeepSpeed only in stage 3; hybrid strategies need more than one machine.
+/// DeepSpeed only in stage 3; hybrid strategies need more than one machine; matrices are updated by
+/// the CPU.
 bool makes_sense(const EstimateOptions& options, const StrategyName& row,
                  const OffloadName& offload) {
   const bool hybrid =
@@ -208,16 +204,37 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
          (offload.offload != Offload::all || row.offloads_weights) &&
          (options.nvme != "all" || row.offloads_weights) &&
          (offload.offload == Offload::none || !options.cpu) &&
+         (offload.offload != Offload::none || options.cpu ||
+          !find_optimizer_rule(options.optimizer)->has_matrices()) &&
          (options.offload == "any" || options.offload == offload.name);
+}
+
+/// Elements of the states that lie on the owners of the units' matrices, of all ranks. Those of the
+/// root's parameters, sums over rows and columns of Adafactor, are too small to count.
+std::int64_t owned_numel(const ModelSize& model, const OptimizerRule& rule) {
+  if (!model.knows_matrices && rule.coefficient(kLargestSide) != nullptr) {
+    throw Error(Errc::not_supported,
+                "--optimizer " + std::string(rule.name) +
+                    ": its states have the sides of matrices, which a number of parameters does "
+                    "not tell; give a config.json or a safetensors file");
+  }
+  std::int64_t sum = 0;
+  for (const ModelPart& part : model.parts) {
+    for (const MatrixCount& each : part.matrices) {
+      sum += part.unit
+                 ? part.count * each.count * usual_owned_numel(rule, {each.rows, each.columns})
+                 : 0;
+    }
+  }
+  return sum;
 }
 
 /// Returns acclaunch's own table: one row per strategy and offload.
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
-  // Embeddings and the last layer are no matrices for Muon. The states of Adafactor, sums over rows
-  // and columns, are too small to count.
+  // Units have matrices and other parameters. Embeddings and the last layer are updated as these.
   const OptimizerRule& rule = *find_optimizer_rule(options.optimizer);
-  const auto moments = static_cast<int>(usual_states(rule, RuleScope::matrices));
-  const auto root_moments = static_cast<int>(usual_states(rule, RuleScope::others));
+  const auto moments = static_cast<int>(usual_arrays(rule, RuleScope::all));
+  const auto root_moments = static_cast<int>(usual_arrays(rule, RuleScope::others));
   TrainingSize size{.numel = model.numel(),
                     .largest_unit = model.largest_unit(),
                     .root = model.root(),
@@ -227,6 +244,10 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
                     .low_precision = options.low_precision,
                     .moments = moments,
                     .more_root_moments = root_moments - moments,
+                    .owned = owned_numel(model, rule),
+                    .wholes = !rule.has_matrices()     ? 0
+                              : rule.has_wholes_only() ? model.numel()
+                                                       : model.numel() - model.root(),
                     .states_8bit = options.states_8bit,
                     .on_cpu = options.cpu,
                     .widens = options.cpu_widens,

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kHalf = 2;
+/// Elements of matrices that are updated at a time.
+constexpr std::int64_t kWindow = std::int64_t{1} << 25;
 
 /// Adds up the memory of one rank for one strategy and offload.
 class Model {
@@ -36,6 +38,9 @@ class Model {
       place(memory_.optimizer, packed(moments()) / sharers, offloads());
     } else {
       place_state(memory_.optimizer, stored_ * moments() / sharers);
+    }
+    if (size_.wholes > 0) {
+      add_matrices();
     }
     if (size_.nvme != Offload::none) {
       const settings::NvmeSettings usual;
@@ -60,7 +65,8 @@ class Model {
   }
   /// Bytes of weights and moments in a checkpoint.
   [[nodiscard]] std::int64_t saved() const {
-    return stored_ * size_.numel + (size_.states_8bit ? kFloat : stored_) * moments();
+    return stored_ * size_.numel + (size_.states_8bit ? kFloat : stored_) * moments() +
+           kFloat * size_.owned;
   }
   /// Bytes of numbers in 8 bits.
   static std::int64_t packed(std::int64_t numel) { return numel + kFloat * numel / 256; }
@@ -90,6 +96,25 @@ class Model {
   [[nodiscard]] std::int64_t with_late_root(std::int64_t units) const {
     return size_.root <= size_.largest_unit ? std::min(units * size_.largest_unit, size_.numel)
                                             : alive(units);
+  }
+
+  /// The states of the matrices that this rank owns, and the directions and updates of the units
+  /// that are computed at a time (runtime/src/optim/matrix_update.hpp).
+  void add_matrices() {
+    place_state(memory_.optimizer, kFloat * size_.owned / size_.num_processes);
+    const std::int64_t all = size_.wholes;
+    const std::int64_t window =
+        all <= kWindow ? all : 2 * std::min(all, std::max(kWindow, size_.largest_unit));
+    const std::int64_t shards = on_.shard_optimizer ? shards_ : 1;
+    const bool shares = size_.on_cpu && !size_.copies;  // the directions of all ranks, in place
+    const bool replicas = size_.num_processes > shards;
+    place(memory_.optimizer, kFloat * window / (shares ? shards : 1), false);
+    if (replicas || (shards > 1 && !shares)) {
+      place(memory_.optimizer, kFloat * window, false);
+    }
+    if (offloads()) {  // this rank's directions on the host
+      place(memory_.optimizer, kFloat * window / shards, true);
+    }
   }
 
   /// Adds bytes to a part, and to the memory of the host or of the device.

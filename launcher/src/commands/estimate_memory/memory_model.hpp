@@ -23,6 +23,8 @@ struct TrainingSize {
   bool low_precision = false;  ///< weights loaded and trained in 16 bits, without mixed precision
   int moments = 2;             ///< numbers that the optimizer keeps per parameter
   int more_root_moments = 0;   ///< added to them for the parameters of the root
+  std::int64_t owned = 0;      ///< numbers that all ranks keep of the matrices that they own
+  std::int64_t wholes = 0;     ///< elements of the units whose matrices are updated as wholes
   bool states_8bit = false;    ///< these numbers have 8 bits, in blocks of 256 with a scale
   bool on_cpu = false;         ///< all workers are on one machine and compute on the CPU
   bool widens = false;         ///< on the CPU: 16-bit weights are converted to fp32 to compute

@@ -54,7 +54,7 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
     return std::nullopt;
   }
   const std::int64_t numel = std::llround(*number * scale);
-  ModelSize size{.name = text + " parameters", .parts = {}};
+  ModelSize size{.name = text + " parameters", .parts = {}, .knows_matrices = false};
   // Without knowledge of the model, all parameters are taken to be in equal layers.
   size.parts.push_back({"layer", numel / layers, layers, true});
   size.parts.push_back({"rest", numel % layers, 1, false});

@@ -11,6 +11,12 @@
 
 namespace acc::launcher::commands {
 
+struct MatrixCount {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t count = 1;
+};
+
 /// A part of a model that occurs `count` times. Repeated layers are units; the other parts
 /// (embeddings, final norm, head) belong to the root unit.
 struct ModelPart {
@@ -18,6 +24,7 @@ struct ModelPart {
   std::int64_t numel = 0;  ///< parameters of one occurrence
   std::int64_t count = 1;
   bool unit = false;
+  std::vector<MatrixCount> matrices = {};  ///< parameters with two dimensions of one occurrence
 };
 
 /// The parts of a model. All sizes are numbers of parameters.
@@ -29,6 +36,7 @@ struct ModelSize {
   [[nodiscard]] std::int64_t largest_part() const;
   [[nodiscard]] std::int64_t largest_unit() const;  ///< 0 if the model has no units
   [[nodiscard]] std::int64_t root() const;
+  bool knows_matrices = true;  ///< false: only numbers of parameters are known
 };
 
 /// Returns the size of a model of which only the number of parameters is known, as `7B`, `350M`,

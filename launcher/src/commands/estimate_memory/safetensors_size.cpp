@@ -60,25 +60,29 @@ json read_header(const fs::path& path) {
   return json_from_text<json>(text);
 }
 
-/// Elements of each tensor, by name.
-using Numels = std::map<std::string, std::int64_t>;
+/// Number of elements and shape of each tensor, by name.
+struct Tensor {
+  std::int64_t numel = 1;
+  std::vector<std::int64_t> shape;
+};
+using Tensors = std::map<std::string, Tensor>;
 
-void add_tensors(const fs::path& path, Numels& numels) {
+void add_tensors(const fs::path& path, Tensors& tensors) {
   const json header = read_header(path);
   for (const auto& [name, tensor] : header.items()) {
     if (name != "__metadata__") {
-      std::int64_t numel = 1;
-      for (const std::int64_t extent : tensor.at("shape").get<std::vector<std::int64_t>>()) {
-        if (extent < 0 || __builtin_mul_overflow(numel, extent, &numel)) {
+      Tensor found{.shape = tensor.at("shape").get<std::vector<std::int64_t>>()};
+      for (const std::int64_t extent : found.shape) {
+        if (extent < 0 || __builtin_mul_overflow(found.numel, extent, &found.numel)) {
           fail(path, "the shape of " + name + " is invalid: " + text_of_json(tensor.at("shape")));
         }
       }
-      numels[name] = numel;
+      tensors[name] = std::move(found);
     }
   }
 }
 
-void add_index(const fs::path& path, Numels& numels) {
+void add_index(const fs::path& path, Tensors& tensors) {
   std::ifstream file = open(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   std::set<std::string> names;
@@ -87,7 +91,7 @@ void add_index(const fs::path& path, Numels& numels) {
     names.insert(name.get<std::string>());
   }
   for (const std::string& name : names) {
-    add_tensors(path.parent_path() / name, numels);
+    add_tensors(path.parent_path() / name, tensors);
   }
 }
 
@@ -112,16 +116,20 @@ ModelPart part_of(const std::string& tensor) {
 }  // namespace
 
 ModelSize size_from_safetensors(const fs::path& path) {
-  Numels numels;
+  Tensors tensors;
   try {
-    path.extension() == ".json" ? add_index(path, numels) : add_tensors(path, numels);
+    path.extension() == ".json" ? add_index(path, tensors) : add_tensors(path, tensors);
   } catch (const json::exception& error) {
     fail(path, std::string("not a valid safetensors header or index: ") + error.what());
   }
   std::map<std::string, ModelPart> parts;
-  for (const auto& [tensor, numel] : numels) {
-    const ModelPart part = part_of(tensor);
-    parts.emplace(part.name, part).first->second.numel += numel;
+  for (const auto& [name, tensor] : tensors) {
+    const ModelPart of = part_of(name);
+    ModelPart& part = parts.emplace(of.name, of).first->second;
+    part.numel += tensor.numel;
+    if (tensor.shape.size() == 2) {
+      part.matrices.push_back({tensor.shape[0], tensor.shape[1]});
+    }
   }
   if (parts.empty()) {
     fail(path, "the file contains no tensor");

@@ -534,16 +534,6 @@ constexpr const OptimizerRule* find_optimizer_rule(std::string_view name) {
   return found == kOptimizerRules.end() ? nullptr : found;
 }
 
-/// Number of states per element of matrices or of other parameters, for estimates: those that are
-/// divided as the parameters are, without those of a coefficient that is on or off (AMSGrad).
-constexpr std::ptrdiff_t usual_states(const OptimizerRule& rule, RuleScope of) {
-  return std::ranges::count_if(rule.states, [&](const RuleState& state) {
-    const bool is_extra = !state.needs.empty() && rule.coefficient(state.needs)->is_switch;
-    return state.shape == StateShape::sharded && !is_extra &&
-           (state.of == RuleScope::all || state.of == of);
-  });
-}
-
 /// Returns the names or titles of all rules, joined by commas.
 inline std::string all_optimizer_rules(std::string_view OptimizerRule::*text) {
   std::string joined;

@@ -2,7 +2,7 @@
 // Compares sizes of models with the parameter counts that their publishers state, and a rank's
 // memory with values calculated by hand.
 #include "acc/base/error.hpp"
-#include "acc/base/optimizer_rules.hpp"
+#include "acc/base/optimizer_sizes.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 #include "support/errors.hpp"
@@ -266,16 +266,39 @@ TEST_CASE("estimate-memory: 16-bit weights need additional fp32 master weights")
   CHECK(memory.gathered == 2 * 3 * kUnit);
 }
 
-TEST_CASE("estimate-memory: Muon keeps one number of the units' parameters, two of the root's") {
+TEST_CASE("estimate-memory: rules for matrices: arrays of a unit, of the root, and of owners") {
   using acc::RuleScope;
-  const acc::OptimizerRule& muon = *acc::find_optimizer_rule("muon");
-  CHECK(acc::usual_states(muon, RuleScope::matrices) == 1);
-  CHECK(acc::usual_states(muon, RuleScope::others) == 2);
+  struct Row {
+    const char* rule;
+    int unit;
+    int root;
+    std::int64_t owned;  ///< of a matrix [4, 10001], whose longer side has no square
+  };
+  constexpr std::int64_t kMatrix = std::int64_t{4} * 10001;
+  for (const Row& row :
+       {Row{"muon", 3, 2, 0}, Row{"soap", 2, 2, 2 * kMatrix + 2 * 16}, Row{"shampoo", 2, 2, 2 * 16},
+        Row{"adafactor", 0, 0, 4 + 10001}, Row{"adamw", 2, 2, 0}}) {
+    CAPTURE(row.rule);
+    const acc::OptimizerRule& rule = *acc::find_optimizer_rule(row.rule);
+    CHECK(acc::usual_arrays(rule, RuleScope::all) == row.unit);
+    CHECK(acc::usual_arrays(rule, RuleScope::others) == row.root);
+    CHECK(acc::usual_owned_numel(rule, {4, 10001}) == row.owned);
+  }
   commands::TrainingSize size = four_gpus();
-  size.moments = 1;
-  size.more_root_moments = 1;
+  size.moments = 3;
+  size.more_root_moments = -1;
+  size.owned = 4 * kParameters;
+  size.wholes = kParameters - size.root;
+  const std::int64_t kept = 4 * (3 * kParameters - size.root) / 4 + 4 * kParameters;
+  const commands::RankMemory offloaded =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::optimizer);
+  CHECK(offloaded.optimizer == kept + 4 * (2 * size.wholes + size.wholes / 4));
+  size.on_cpu = true;
   CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).optimizer ==
-        4 * (kParameters + size.root) / 4);
+        kept + 4 * size.wholes / 4);
+  size.wholes = std::int64_t{1} << 26U;  // two windows
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).optimizer ==
+        kept + (std::int64_t{1} << 26U));
 }
 
 TEST_CASE("estimate-memory: states in 8 bits, and their snapshot in float32") {

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_optimizer_states_test.py ACCLAUNCH PACKAGE: saves, on two ranks on the engine acc, optimizers whose states do
+not have the shapes of parameters: Adafactor, one with a matrix for a side, LBFGS. Resumes on one, two and three ranks.
+All ranks have the same batches: the losses are those of the run that goes on. Exits with 77 without torch."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+sys.path.append(str(pathlib.Path(__file__).parent))
+from engine_optimizers_test import WORDS, Net  # noqa: E402
+
+HAS = {name: importlib.util.find_spec(name) is not None for name in ("accelerate", "transformers")}
+BEFORE, AFTER = 2, 2  # steps
+
+
+class Sided(torch.optim.Optimizer):
+    """As SOAP and Shampoo: the sum of the products of a matrix's rows, as a whole tensor on each rank."""
+
+    def __init__(self, params, lr=1e-2):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for each in group["params"]:
+                gradient = each.grad.full_tensor() if hasattr(each.grad, "full_tensor") else each.grad
+                way = gradient
+                state = self.state[each]
+                state["step"] = state.get("step", torch.zeros(())) + 1
+                if gradient.dim() == 2:
+                    rows = gradient.shape[0]
+                    side = state.setdefault("side", torch.zeros(rows, rows))
+                    side += gradient @ gradient.T
+                    way = torch.linalg.solve(side / state["step"] + 0.1 * torch.eye(rows), gradient)
+                if hasattr(each, "full_tensor"):
+                    from torch.distributed.tensor import distribute_tensor
+                    way = distribute_tensor(way, each.device_mesh, each.placements)
+                each.sub_(way, alpha=group["lr"])
+
+
+def optimizers():
+    yield "Adafactor", lambda parameters: torch.optim.Adafactor(parameters, lr=3e-2, weight_decay=0.1)
+    yield "Sided", Sided
+    if HAS["transformers"]:
+        from transformers.optimization import Adafactor
+        yield "Adafactor of transformers", lambda parameters: Adafactor(parameters, lr=1e-2, beta1=0.9,
+                                                                        relative_step=False, scale_parameter=False)
+
+
+def lbfgs(parameters):
+    return torch.optim.LBFGS(parameters, lr=0.1, max_iter=3, history_size=4)
+
+
+# ---- ways to save: functions (net, optimizer, path) that save, and that load ---------------------------------------
+
+
+def dcp_save(net, optimizer, path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model, state = get_state_dict(net, optimizer)
+    dcp.save({"model": model, "optimizer": state}, checkpoint_id=path)
+
+
+def dcp_load(net, optimizer, path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    model, state = get_state_dict(net, optimizer)
+    dcp.load({"model": model, "optimizer": state}, checkpoint_id=path)
+    set_state_dict(net, optimizer, model_state_dict=model, optim_state_dict=state)
+
+
+def whole_save(net, optimizer, path):
+    """Full state dicts of FullyShardedDataParallel."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+    with FullyShardedDataParallel.state_dict_type(net, StateDictType.FULL_STATE_DICT):
+        found = {"model": net.state_dict(), "optimizer": FullyShardedDataParallel.optim_state_dict(net, optimizer)}
+    if torch.distributed.get_rank() == 0:
+        torch.save(found, path)
+
+
+def whole_load(net, optimizer, path):
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+    found = torch.load(path, weights_only=False)
+    with FullyShardedDataParallel.state_dict_type(net, StateDictType.FULL_STATE_DICT):
+        net.load_state_dict(found["model"])
+        optimizer.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(net, optimizer,
+                                                                                    found["optimizer"]))
+
+
+def plain_save(net, optimizer, path):
+    """The optimizer's own state dict, which has nothing of a rank; weights as DTensors."""
+    weights = {name: value.full_tensor() for name, value in net.state_dict().items()}
+    if torch.distributed.get_rank() == 0:
+        torch.save({"model": weights, "optimizer": optimizer.state_dict()}, path)
+
+
+def plain_load(net, optimizer, path):
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+    found = torch.load(path, weights_only=False)
+    set_model_state_dict(net, found["model"], options=StateDictOptions(full_state_dict=True))
+    optimizer.load_state_dict(found["optimizer"])
+
+
+def accelerate_save(net, optimizer, path):
+    net.accelerator.save_state(path)
+
+
+def accelerate_load(net, optimizer, path):
+    net.accelerator.load_state(path)
+
+
+# ---- trainings ----------------------------------------------------------------------------------------------------
+
+
+def made(kind, make):
+    torch.manual_seed(3)
+    net = Net()
+    if kind == "accelerate":
+        from accelerate import Accelerator, FullyShardedDataParallelPlugin
+        accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"]))
+        net, optimizer = accelerator.prepare(net, make(net.parameters()))
+        net.accelerator = accelerator
+        return net, optimizer
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    if kind == "whole":
+        for number, block in enumerate(net.blocks):
+            net.blocks[number] = FullyShardedDataParallel(block, use_orig_params=True)
+        net = FullyShardedDataParallel(net, use_orig_params=True)
+    else:
+        for block in net.blocks:
+            fully_shard(block)
+        fully_shard(net)
+    return net, make(net.parameters())
+
+
+def losses(net, optimizer, steps):
+    found = []
+    for step in steps:
+        ids = torch.randint(WORDS, (4, 5), generator=torch.Generator().manual_seed(step))
+
+        def closure():
+            optimizer.zero_grad()
+            loss = net(ids)
+            loss.backward()
+            return loss
+
+        if isinstance(optimizer, torch.optim.LBFGS):
+            found.append(float(optimizer.step(closure)))
+        else:
+            found.append(float(closure()))
+            optimizer.step()
+    return found
+
+
+WAYS = {"dcp": (dcp_save, dcp_load), "whole": (whole_save, whole_load), "plain": (plain_save, plain_load),
+        "accelerate": (accelerate_save, accelerate_load)}
+
+
+def cases():
+    yield "plain", "LBFGS", lbfgs
+    for name, make in optimizers():
+        yield "dcp", name, make
+        if name != "Sided":
+            yield "whole", name, make
+        if name == "Adafactor" and HAS["accelerate"]:
+            yield "accelerate", name, make
+
+
+def faults(folder, saves):
+    """Lines about the cases that do not resume, in this process too if it saves."""
+    for way, name, make in cases():
+        path = f"{folder}/{way} {name}"
+        save, load = WAYS[way]
+        try:
+            if saves:
+                net, optimizer = made(way, make)
+                losses(net, optimizer, range(BEFORE))
+                save(net, optimizer, path)
+                following = losses(net, optimizer, range(BEFORE, BEFORE + AFTER))
+                if torch.distributed.get_rank() == 0:
+                    torch.save(following, f"{path}.losses")
+                torch.distributed.barrier()
+            net, optimizer = made(way, make)
+            load(net, optimizer, path)
+            found, expected = losses(net, optimizer, range(BEFORE, BEFORE + AFTER)), torch.load(f"{path}.losses")
+            if any(abs(a - b) > 5e-6 for a, b in zip(found, expected)):
+                yield f"{way}, {name}: {found}, expected {expected}"
+        except Exception as error:  # the others still run
+            yield f"{way}, {name}: {type(error).__name__}: {str(error)[:300]}"
+
+
+def worker(folder, action):
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = list(faults(folder, action == "save"))
+    for line in found:
+        print(line, flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    print("different" if found else "served", flush=True)
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks, action in ((2, "save"), (1, "load"), (3, "load")):
+            run = subprocess.run(
+                [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc", "--preload",
+                 "torch._dynamo", os.path.abspath(__file__), folder, action],
+                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true"},
+                capture_output=True, text=True, timeout=290)
+            assert run.returncode == 0 and run.stdout.count("served") == ranks, run.stdout + run.stderr
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
