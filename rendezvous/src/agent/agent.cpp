@@ -282,9 +282,7 @@ void Agent::Impl::end(AttemptEnd end) {
   if (round_) {
     round_->own_end = end;
   } else if (!connection_) {  // between two rounds: no server learns of it
-    place_.move_to(Place::Closed{});
-    pause_.cancel();
-    news_.open();
+    close();
   }
   connection_.send(rounds::End{std::move(end)});
 }
