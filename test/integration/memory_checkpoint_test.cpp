@@ -248,7 +248,6 @@ TEST_CASE("--rejoin, --spares and --elastic_replicas are refused where they are 
         Refused{elastic({"--machine_rank", "1"}), "none is bound to a rank"},
         Refused{elastic({"--fsdp_sharding_strategy", "FULL_SHARD"}),
                 "needs NO_SHARD or HYBRID_SHARD"},
-        Refused{elastic({"--memory_checkpoint_every", "0"}), "needs memory_checkpoint_every"},
         Refused{elastic({"--trace", "unused"}), "--elastic_replicas does not work with --trace"},
         Refused{elastic({"--engine", "acc"}), "--elastic_replicas does not work with --engine acc"},
         Refused{elastic({"--elastic_replicas", "2"}), "below the number of machines, 2"},

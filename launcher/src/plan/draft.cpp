@@ -392,7 +392,6 @@ void read_elastic_replicas(const Draft& draft, LaunchPlan& plan) {
       : plan.layout.rank_slot                  ? "needs one launcher for each machine"
       : on.shard_optimizer && !on.replicate    ? "needs NO_SHARD or HYBRID_SHARD: otherwise a "
                                                  "machine has state that no other one has"
-      : plan.sharding.memory_checkpoint_every == 0 ? "needs memory_checkpoint_every"
       : !plan.command.empty() && is_python(plan.command.front())
           ? "works for programs in C++ and C in this version, not for Python"
       : !plan.output.trace_directory.empty() ? "does not work with --trace in this version"

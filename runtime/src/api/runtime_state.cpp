@@ -70,6 +70,10 @@ void check_replicas(const settings::RuntimeSettings& settings) {
                             "whole on another one; use NO_SHARD or HYBRID_SHARD",
                             to_string(settings.sharding.strategy)));
   }
+  if (settings.sharding.memory_checkpoint_every == 0) {
+    throw Error(Errc::not_supported,
+                "elastic_replicas needs snapshots in memory: set memory_checkpoint_every");
+  }
   if (on.replicate && shards > 0 && identity.local_world_size % shards != 0) {
     throw Error(Errc::not_supported,
                 fmt::format("elastic_replicas with a shard size of {} on machines of {} ranks: the "

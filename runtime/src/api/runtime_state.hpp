@@ -92,9 +92,10 @@ class RuntimeState {
   [[nodiscard]] bool replaces_ranks() const {
     return page_ && page_->changes() != MembershipPage::Changes::nothing;
   }
-  /// True if the launcher has ended this epoch and the ranks are to leave it, between two steps if
-  /// none is lost.
-  [[nodiscard]] bool leaves_epoch() const { return replaces_ranks() && page_->has_ended(epoch_); }
+  /// True if the launcher has ended this epoch of an elastic job, and the ranks are to leave it.
+  [[nodiscard]] bool leaves_epoch() const {
+    return settings.elastic_replicas && page_->has_ended(epoch_);
+  }
   /// True if it does, and this is the error of a call that failed because ranks are lost.
   [[nodiscard]] bool can_rejoin(const Error& error) const;
 

@@ -414,6 +414,34 @@ TEST_CASE("a rank that cannot open the page by which the others meet ends at onc
   }
 }
 
+TEST_CASE("a rank whose state no other machine has refuses that machines come and go") {
+  const auto page = MembershipPage::create(MembershipPage::Changes::machines);
+  struct Case {
+    Strategy strategy;
+    int shard_size;
+    int every;
+    std::string why;
+  };
+  for (const Case& each :
+       {Case{Strategy::full_shard, 0, 1, "FULL_SHARD"}, Case{Strategy::shard_optimizer, 0, 1, ""},
+        Case{Strategy::hybrid_shard, 2, 1, "a shard size of 2 on machines of 1 ranks"},
+        Case{Strategy::no_shard, 0, 0, "set memory_checkpoint_every"}}) {
+    acc::settings::RuntimeSettings settings;
+    settings.membership = fmt::format("/proc/self/fd/{}", page.fd());
+    settings.sharding.strategy = each.strategy;
+    settings.sharding.shard_size = each.shard_size;
+    settings.sharding.memory_checkpoint_every = each.every;
+    try {
+      (void)acc::Runtime::from_settings(settings, nullptr);
+      FAIL("it is not refused: " << each.why);
+    } catch (const Error& error) {
+      CHECK(error.code() == Errc::not_supported);
+      CHECK(std::string(error.what()).find("elastic_replicas") == 0);
+      CHECK(std::string(error.what()).find(each.why) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("groups of an epoch that ends between steps work until ranks of the next one are lost") {
   auto page = MembershipPage::create(MembershipPage::Changes::machines);
   page.begin_epoch(3, {.machine_rank = 1, .num_machines = 2});

@@ -46,7 +46,7 @@ inline constexpr std::array kCommon = {
                .help = "c10d, NO_SHARD or HYBRID_SHARD: when a machine is lost, the others go on "
                        "without it in their processes, as long as there are so many; one that "
                        "joins takes its state from another one's memory. Implies --rejoin and "
-                       "min_machines; needs memory_checkpoint_every. 0: no"},
+                       "min_machines; needs snapshots in memory. 0: no"},
     SettingRow{.key = "spares", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
                .type = Type::integer, .fallback = "0", .allowed = "0..65535",

@@ -224,8 +224,9 @@ TEST_CASE("output mux: a worker gets another rank, and its next lines have its p
   write_all(ends.out.get(), "behind\n");
   write_all(ends.err.get(), "late\n");
   ends = {};
-  f.drain();
+  f.mux->catch_up(1);
   CHECK(f.mux->last_stderr_lines(1) == std::vector<std::string>{"early", "late"});
+  f.drain();
   CHECK(f.seen_out.get() == "[3] before\n[1] behind\n");
 }
 
