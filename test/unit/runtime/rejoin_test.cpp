@@ -423,7 +423,8 @@ TEST_CASE("a rank whose state no other machine has refuses that machines come an
     std::string why;
   };
   for (const Case& each :
-       {Case{Strategy::full_shard, 0, 1, "FULL_SHARD"}, Case{Strategy::shard_optimizer, 0, 1, ""},
+       {Case{Strategy::full_shard, 0, 1, "with full_shard"},
+        Case{Strategy::shard_optimizer, 0, 1, ""},
         Case{Strategy::hybrid_shard, 2, 1, "a shard size of 2 on machines of 1 ranks"},
         Case{Strategy::no_shard, 0, 0, "set memory_checkpoint_every"}}) {
     acc::settings::RuntimeSettings settings;
