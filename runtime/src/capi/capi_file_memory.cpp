@@ -63,7 +63,9 @@ acc_status acc_file_memory_create(const acc_file_memory_config* config,
         std::make_shared<acc::swap::SwapDevice>(acc::device::open_cpu_device(), settings_of(c));
     auto place = device->allocate_in_file(c.nbytes, string_of(c.folder, "config.folder"),
                                           string_of(c.setting, "config.setting"));
-    result = new acc_file_memory{std::move(device), std::move(place)};
+    result = std::make_unique<acc_file_memory>(
+                 acc_file_memory{.device = std::move(device), .memory = std::move(place)})
+                 .release();
   });
 }
 

@@ -70,7 +70,7 @@ void add_linear(ModelPart& unit, std::int64_t in, std::int64_t out, bool bias = 
 /// (width to inner width and back), all with bias, and two LayerNorms.
 ModelPart plain_block(std::string name, std::int64_t width, std::int64_t inner,
                       std::int64_t count) {
-  ModelPart block{std::move(name), 2 * 2 * width, count, true};
+  ModelPart block{std::move(name), 4 * width, count, true};
   add_linear(block, width, width, true, 4);
   add_linear(block, width, inner);
   add_linear(block, inner, width);
