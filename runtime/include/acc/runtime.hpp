@@ -362,9 +362,10 @@ class ACC_API Model {
   /// Sets parameters by full name from a checkpoint of any supported format: a safetensors file, or
   /// a folder of them with an index; a .bin file of torch.save; a folder of torch DCP; a DeepSpeed
   /// checkpoint; a folder of `Runtime::save` or of Accelerate. Every parameter must be in it with
-  /// its shape; buffers may be; other tensors are ignored. With fsdp_cpu_ram_efficient_loading only
-  /// rank 0 reads and broadcasts 4 MiB at a time; otherwise each rank reads its shard. Collective.
-  /// Throws Error(config) that names the file and the tensor.
+  /// its shape; buffers may be; other tensors are ignored with a warning. Weights that the model
+  /// ties must be equal under all their names. With fsdp_cpu_ram_efficient_loading only rank 0
+  /// reads and broadcasts 4 MiB at a time; otherwise each rank reads its shard. Collective. Throws
+  /// Error(config) that names the file and the tensor.
   void load_weights(const std::string& path);
   /// Writes all parameters (full names, tied ones under each name) and buffers: to one file if the
   /// path ends in ".safetensors" or ".bin" (torch.save), else to a folder of safetensors files with

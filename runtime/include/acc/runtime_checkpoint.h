@@ -21,7 +21,8 @@ extern "C" {
 /* Sets parameters by full name from a checkpoint of any supported format: a safetensors file, or a
  * folder of them with an index; a .bin file of torch.save; a folder of torch DCP; a DeepSpeed
  * checkpoint; a folder of acc_runtime_save or of Accelerate. Every parameter must be in it with its
- * shape; buffers may be; other tensors are ignored. */
+ * shape; buffers may be; other tensors are ignored with a warning. Weights that the model ties must
+ * be equal under all their names. */
 ACC_API acc_status acc_model_load_weights(acc_model* model, const char* path) ACC_NOEXCEPT;
 
 typedef struct acc_export_config {

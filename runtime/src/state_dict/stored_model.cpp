@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <vector>
 
 namespace acc::state_dict {
@@ -62,6 +64,9 @@ void StoredModel::check_values(const StoredTensor& tensor, const Shape& expected
 }
 
 void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
+  if (!stored_.manifest && is_rank_zero(model)) {
+    warn_of_others(model);
+  }
   for (const FlatParameter* flat : model.flats()) {
     for (const ParameterRecord& record : flat->parameters()) {
       check_values(at(record, "param"), record.shape);
@@ -80,6 +85,58 @@ void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
   }
 }
 
+void StoredModel::warn_of_others(detail::ModelState& model) const {
+  std::set<std::string> known;
+  const auto add = [&known](const auto& record) {
+    for (const std::string& name : record.names()) {
+      known.insert(name);
+    }
+  };
+  for (const FlatParameter* flat : model.flats()) {
+    std::ranges::for_each(flat->parameters(), add);
+  }
+  for (const BufferRecord* buffer : model.buffers()) {
+    add(*buffer);
+  }
+  std::vector<std::string_view> others;
+  for (const StoredTensor& tensor : stored_.catalog.tensors) {
+    if (tensor.kind == "param" && !known.contains(tensor.name)) {
+      others.push_back(tensor.name);
+    }
+  }
+  if (!others.empty()) {
+    logger(Component::runtime)
+        .warn("{}: this model lacks {} of its tensors, the first of them {}", stored_.path.string(),
+              others.size(), others.front());
+  }
+}
+
+// The weights that this model ties may have been trained apart, and then none of them is right.
+void StoredModel::check_tied(const ParameterRecord& record, const StoredTensor& first,
+                             std::int64_t offset, std::span<const std::byte> values, Dtype dtype) {
+  checkpoint::SharedBytes shared;
+  shared.other(first);
+  for (const std::string& name : record.names()) {
+    const StoredTensor* const other = stored_.catalog.find(name, "param");
+    if (other == nullptr || shared.other(*other) != nullptr) {
+      continue;
+    }
+    bool differs = other->shape != first.shape;
+    if (!differs) {
+      std::vector<std::byte> read(values.size());
+      const auto numel = static_cast<std::int64_t>(values.size() / size_of(dtype));
+      reader_.read(*other, offset, numel, dtype, read.data());
+      differs = !std::ranges::equal(values, read);
+    }
+    if (differs) {
+      throw Error(Errc::config,
+                  fmt::format("{}: tensors {} and {} differ, but this model ties them; do not tie "
+                              "them, or remove one from the checkpoint",
+                              stored_.path.string(), first.name, name));
+    }
+  }
+}
+
 void StoredModel::check(const FlatArray& array) const {
   for (const std::size_t i : array.parameters) {
     const ParameterRecord& record = (*array.records)[i];
@@ -89,7 +146,12 @@ void StoredModel::check(const FlatArray& array) const {
 
 void StoredModel::read(const ParameterRecord& record, const std::string& kind, std::int64_t offset,
                        std::int64_t numel, Dtype dtype, void* out) {
-  reader_.read(at(record, kind), offset, numel, dtype, out);
+  const StoredTensor& first = at(record, kind);
+  reader_.read(first, offset, numel, dtype, out);
+  if (kind == "param" && !stored_.manifest) {
+    const std::size_t nbytes = static_cast<std::size_t>(numel) * size_of(dtype);
+    check_tied(record, first, offset, {static_cast<const std::byte*>(out), nbytes}, dtype);
+  }
 }
 
 void StoredModel::read(device::Device& device, const FlatArray& array) {

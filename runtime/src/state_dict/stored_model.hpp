@@ -7,6 +7,7 @@
 #include "state_dict/attempt.hpp"
 #include "state_dict/saved_arrays.hpp"
 
+#include <span>
 #include <string>
 
 namespace acc::state_dict {
@@ -28,7 +29,7 @@ class StoredModel {
   /// the program, or if two groups could be exchanged.
   void name_by(const detail::OptimizerState& optimizer);
   /// Checks that all parameters exist with their shapes, and all buffers unless they may be
-  /// missing.
+  /// missing. Rank 0 warns of tensors that the model does not have, if another program wrote them.
   void check(detail::ModelState& model, BuffersMay buffers) const;
   /// The same for one kind of the optimizer's state.
   void check(const FlatArray& array) const;
@@ -37,7 +38,7 @@ class StoredModel {
   void count_into(ProgressMeter& meter) noexcept { reader_.count_into(&meter); }
 
   /// Reads elements [offset, offset + numel) of a parameter, which may be stored under any of its
-  /// names.
+  /// names. Throws if another program stored different weights under two of them.
   void read(const sharding::ParameterRecord& record, const std::string& kind, std::int64_t offset,
             std::int64_t numel, Dtype dtype, void* out);
   /// Reads this rank's shard of an array directly to its place in memory.
@@ -54,6 +55,9 @@ class StoredModel {
                                    const std::string& what) const;
   [[nodiscard]] const StoredTensor& at(const sharding::ParameterRecord& record,
                                        const std::string& kind) const;
+  void warn_of_others(detail::ModelState& model) const;
+  void check_tied(const sharding::ParameterRecord& record, const StoredTensor& first,
+                  std::int64_t offset, std::span<const std::byte> values, Dtype dtype);
   void check_shape(const StoredTensor& tensor, const Shape& expected) const;
   /// Also checks that the values are real numbers.
   void check_values(const StoredTensor& tensor, const Shape& expected) const;

@@ -5,6 +5,7 @@
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 #include "support/weights.hpp"
 
 #include <doctest/doctest.h>
@@ -274,6 +275,35 @@ TEST_CASE("cpu_ram_efficient_loading: only rank 0 opens the file, and all ranks 
       CHECK(wrong == 0);
       CHECK(refused == (efficient ? 0 : 4));
     }
+  }
+}
+
+TEST_CASE("weights that a model ties must be equal in a file") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "weights.safetensors").string();
+  constexpr int kNumel = 41;
+  for (const bool equal : {true, false}) {
+    CAPTURE(equal);
+    with_unit({.world_size = 1}, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int) {
+      unit.parameter("a", {kNumel}, own_of(0));
+      unit.parameter("b", {kNumel}, own_of(equal ? 0 : 1));
+      model.export_weights(path);
+    });
+    Job job = job_of({"full_shard", Strategy::full_shard}, 2);
+    job.sharding.cpu_ram_efficient_loading = false;
+    std::atomic<int> refused = 0;
+    acc::test::run_ranks(job, [&](const RuntimeSettings& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(7);
+      acc::Unit& unit = model.unit("net", "Net");
+      unit.tie("net.b", unit.parameter("a", {kNumel}, acc::zeros()));
+      try {
+        model.load_weights(path);
+      } catch (const acc::Error& error) {
+        refused += acc::test::contains(error.what(), "net.b differ, but this model ties them");
+      }
+    });
+    CHECK(refused == (equal ? 0 : 2));
   }
 }
 
