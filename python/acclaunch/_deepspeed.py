@@ -392,7 +392,7 @@ class Engine(DeepSpeedEngine):
                 each.has_successor = True
                 each.module_forward_pre_hook.remove()
                 each.module_forward_post_hook.remove()
-                each.zero_grad()
+                each.drop_reduced()
                 each.forget_whole()
 
     def _kind(self):
@@ -508,11 +508,17 @@ class Engine(DeepSpeedEngine):
         return super().backward(loss, **keywords)
 
     def zero_grad(self):
+        unit = _fsdp2.state_of(self.module).unit
+        if unit is not None and unit.model.has_gradients:
+            for each in unit.model.units:
+                each.hold_gradients(False)  # else those of backwards without reduction stay, as with FSDP2
+        self.drop_reduced()
+
+    def drop_reduced(self):
+        """Drops the gradients, except those of backwards without reduction."""
         super().zero_grad()
         unit = _fsdp2.state_of(self.module).unit
-        if unit is not None and unit.model.has_gradients:  # of backwards without reduction
-            for each in unit.model.units:
-                each.hold_gradients(False)  # else they stay, as with FSDP2
+        if unit is not None and unit.model.has_gradients:
             unit.model.zero_grad()
 
     @contextlib.contextmanager
