@@ -875,6 +875,20 @@ def refused(mesh, shard):
 
     expect(NotSupportedError, "changed its parameter 'embedding.weight' in place", changed_in_forward)
 
+    class Keeping(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.kept = weight.t()
+            return x @ ctx.kept
+
+    def kept_by_function():
+        made = net()
+        made.head.forward = lambda x: Keeping.apply(x, made.head.weight)
+        made(ids)
+
+    # Of memory that moves: ACC_SHM_GATHER is "copy" here.
+    expect(NotSupportedError, "a view of parameter 'head.weight' that is kept beyond", kept_by_function)
+
     def zero_redundancy():
         from torch.distributed.optim import ZeroRedundancyOptimizer
         made = net()
