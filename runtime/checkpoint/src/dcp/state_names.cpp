@@ -103,6 +103,7 @@ StateName optimizer_name(const Rest& rest) {
 
 std::vector<StateName> state_names(const std::vector<Entry>& entries) {
   std::vector<Rest> rests;
+  rests.reserve(entries.size());
   for (const Entry& entry : entries) {
     rests.push_back({.path = entry.path, .name = entry.name});
   }
