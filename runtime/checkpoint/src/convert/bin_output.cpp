@@ -53,6 +53,7 @@ void write_moments(const fs::path& path, const Stored& stored,
                    const std::vector<OutputTensor>& tensors, TensorReader& reader,
                    ProgressMeter& meter) {
   std::vector<accelerate::FullMoment> full;
+  full.reserve(tensors.size());
   for (const OutputTensor& tensor : tensors) {
     full.push_back({tensor.name, tensor.from->kind, tensor.dtype, tensor.from->shape});
   }
