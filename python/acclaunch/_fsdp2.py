@@ -259,10 +259,6 @@ class RowUnit(Unit):
         elif not self.awaited and not is_first:
             self.reshard()
 
-    def check_views(self):
-        if self.whole is None:
-            super().check_views()
-
     def forget_addresses(self):
         if self.whole is None:
             super().forget_addresses()

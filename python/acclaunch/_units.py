@@ -213,7 +213,7 @@ class Use:
             unit.library.make("backward_begin", unit.handle)
         unit.backwards.append(self)
         unit.locate(unit.library.forward_raw if self.quiet else unit.library.backward_raw,
-                    self.handle)
+                    self.handle, in_backward=True)
         unit.place()  # for parts of the unit that are computed again (torch.utils.checkpoint)
 
     def end_backward(self, *_):
@@ -293,9 +293,10 @@ class Unit(Uncopied):
 
     # ---- memory
 
-    def locate(self, function, use):
+    def locate(self, function, use, in_backward=False):
         """Points the working parameters at the gathered memory. function: forward_raw or
-        backward_raw."""
+        backward_raw. in_backward: of an earlier forward."""
+        self.check_data()
         if self.keeps_addresses and self.members and self.members[0].address is not None:
             return
         address = c.c_void_p()
@@ -304,6 +305,8 @@ class Unit(Uncopied):
         for member in self.members:
             function(use, member.handle, reference)
             if member.address != address.value:
+                if in_backward or self.awaiting:
+                    self.check_views(member)
                 member.address = address.value
                 member.working.data = view(address.value, member.sharded.shape,
                                            member.working.dtype, model.device)
@@ -312,21 +315,26 @@ class Unit(Uncopied):
             if not self.keeps_addresses:
                 model.memory.members[address.value] = (self, member)
 
-    def check_views(self):
-        """At the end of a forward, which frees the memory: raises if the program has kept a view of a parameter, which
-        would get other values."""
-        if self.keeps_addresses or self.forwards or self.backwards or in_backward() != -1:
-            return
+    def check_views(self, member):
+        """Where the gathered values have moved since a forward whose backward follows: raises if the program has kept a
+        view of the parameter, whose memory has other values by now."""
         count = torch._C._storage_Use_Count
-        kept = [each for each in self.members if each.storage and count(each.storage) > each.holders]
-        if kept:
-            gc.collect()  # what cycles still hold
-        for each in kept:
-            if count(each.storage) > each.holders:
+        if not member.storage or count(member.storage) <= member.holders:
+            return
+        gc.collect()  # what cycles still hold
+        if count(member.storage) > member.holders:
+            raise NotSupportedError(
+                f"a view of parameter '{member.names[0]}' that is kept beyond the forward of its unit '{self.label}', "
+                "which frees the gathered values: an autograd function saves it with ctx.save_for_backward, not as an "
+                "attribute of ctx, and hooks for saved tensors copy what they keep")
+
+    def check_data(self):
+        """Raises if a forward has given a parameter other memory, which the next gather would not change."""
+        for each in self.members:
+            if each.address is not None and each.working.numel() and each.working.data_ptr() != each.address:
                 raise NotSupportedError(
-                    f"a view of parameter '{each.names[0]}' that is kept beyond the forward of its unit "
-                    f"'{self.label}', which frees the gathered values: an autograd function saves it with ctx.save_for_backward, not as "
-                    "an attribute of ctx, and hooks for saved tensors copy what they keep")
+                    f"a forward of unit '{self.label}' has exchanged the data of its parameter '{each.names[0]}' "
+                    "(.data, Module.to, flatten_parameters): change it in place between two steps")
 
     def forget_addresses(self):
         if not self.keeps_addresses and not self.forwards and not self.backwards:
@@ -470,10 +478,7 @@ class Unit(Uncopied):
             if forward.handle is not None:
                 self.left.append(forward)
             return None
-        if forward.use is not None:
-            output = self.after_use(forward.use, output)
-        if error is None:
-            self.check_views()
+        output = self.after_use(forward.use, output)
         self.forget_addresses()
         if forward.handle is not None:
             self.end_quietly(forward.handle) if forward.quiet else \
@@ -483,11 +488,16 @@ class Unit(Uncopied):
         return output
 
     def after_use(self, use, output):
+        """use: None without a backward."""
         addresses = () if self.keeps_addresses else {member.address for member in self.members}
+        if use is None and not addresses:
+            return output
 
         def own(tensor):
             if addresses and tensor.untyped_storage().data_ptr() in addresses:
                 tensor = tensor.clone()  # a parameter, or a view of one, that is returned
+            if use is None:
+                return tensor
             if tensor.is_leaf and tensor.requires_grad:
                 # The hook of a leaf, such as a parameter, would stay for later forwards.
                 tensor = tensor.view_as(tensor)
