@@ -251,14 +251,14 @@ class Trainer {
       } else {
         previous = std::move(issued);
       }
-      if (series_ && !last) {
-        series_->keep_in_memory(model_, optimizer_, saved_state(done, order_));
-      }
       if (saves) {
         series_->save(model_, optimizer_, saved_state(done, order_));
         if (last || signal != 0) {
           runtime_.wait_save();  // what is said at the end is true
         }
+      }
+      if (series_ && !last) {  // last, because it throws if ranks change
+        series_->keep_in_memory(model_, optimizer_, saved_state(done, order_));
       }
       if (signal != 0 && !last) {
         announce_end(signal, done);

@@ -63,9 +63,17 @@ std::optional<int> gpu_of_worker(const LaunchPlan& plan, const settings::Environ
   return index < visible.size() ? std::optional(visible[index]) : std::nullopt;
 }
 
-/// Where the workers of a round meet, and with --elastic_replicas their machine's place.
-MembershipPage::Meeting meeting_of(const LaunchPlan& plan, const Assignment& assignment) {
-  const bool is_elastic = plan.supervision.elastic_replicas;
+/// True if all machines of a round have as many workers.
+bool is_even(const Round& round) {
+  return std::ranges::adjacent_find(round.local_world_sizes, std::not_equal_to()) ==
+         round.local_world_sizes.end();
+}
+
+/// Where the workers of a round meet, and with --elastic_replicas their machine's place, from which
+/// they know all ranks if machines have as many workers.
+MembershipPage::Meeting meeting_of(const LaunchPlan& plan, const Assignment& assignment,
+                                   const Round& round) {
+  const bool is_elastic = plan.supervision.elastic_replicas && is_even(round);
   return {.host = assignment.master_addr,
           .port = assignment.master_port,
           .secret = assignment.secret,
@@ -371,11 +379,9 @@ asio::awaitable<supervision::AttemptOutcome> Job::await_workers() {
 /// that are lost.
 asio::awaitable<void> Job::renew_round() {
   const auto can_rejoin = [this](const Round& before, const Round& now) {
-    const auto is_alike = [this](int workers) { return workers == plan_.layout.local_world_size; };
     return (now.machine_rank == before.machine_rank &&
             now.local_world_sizes == before.local_world_sizes) ||
-           (plan_.supervision.elastic_replicas &&
-            std::ranges::all_of(now.local_world_sizes, is_alike));
+           (plan_.supervision.elastic_replicas && is_even(before) && is_even(now));
   };
   co_await rounds_->end_is_known();
   if (!rounds_->known_end() || !rounds_->known_end()->restarts) {
@@ -407,13 +413,19 @@ asio::awaitable<void> Job::renew_round() {
       !can_rejoin(before, *round_)) {
     co_return;
   }
+  // One may have been lost after another one had joined.
+  const bool is_anyone_lost =
+      round_->num_machines() <= before.num_machines() ||
+      std::ranges::any_of(attempt_->result->machines,
+                          [](const auto& machine) { return machine.report.empty(); });
   attempt_->result.reset();
   attempt_->is_renewed = false;
-  if (round_->num_machines() <= before.num_machines()) {
-    attempt_->membership->end_epoch();  // also if one was lost after another one had joined
+  if (is_anyone_lost) {
+    attempt_->membership->end_epoch();
   }
   const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
-  attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round), meeting_of(plan_, now));
+  attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round),
+                                    meeting_of(plan_, now, *round_));
   std::vector<supervision::WorkerSpec> specs = worker_specs();
   for (const supervision::WorkerRecord& worker : attempt_->supervisor->workers()) {
     std::error_code ignored;  // of the process that is lost
@@ -430,7 +442,10 @@ asio::awaitable<void> Job::renew_round() {
   if (attempt_->rank_monitor) {
     attempt_->rank_monitor->set_first_rank(specs.front().rank);
   }
-  attempt_->supervisor->replace(std::move(specs));
+  // Where machines join, the others first finish their step, while the new workers start.
+  attempt_->to_rejoin = plan_.supervision.shutdown_timeout +
+                        (is_anyone_lost ? std::chrono::seconds(0) : plan_.rendezvous.join_timeout);
+  attempt_->supervisor->replace(std::move(specs), attempt_->to_rejoin);
   if (const auto end = rounds_->known_end()) {  // the new round has ended already
     follow(*end);
   }
@@ -534,7 +549,7 @@ void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
       if (plan_.supervision.rejoins) {
         attempt_->membership->begin_epoch(
             static_cast<std::uint32_t>(round_->round),
-            meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel())));
+            meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel()), *round_));
       }
     }
   } catch (const Error& error) {

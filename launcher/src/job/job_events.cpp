@@ -298,6 +298,9 @@ void Job::stop_workers() {
   const auto signal = std::exchange(attempt_->signal_to_workers, std::nullopt);
   if (signal && has_workers(state_)) {
     end_replacement();
+    if (attempt_->membership) {
+      attempt_->membership->begin_no_more();  // for those whose peers leave before them
+    }
     attempt_->supervisor->stop(*signal);
   }
 }
@@ -433,7 +436,7 @@ void Job::on_rejoined(bool rejoined) {
     return;
   }
   const std::string line =
-      fmt::format("workers did not rejoin within {} s", plan_.supervision.shutdown_timeout.count());
+      fmt::format("workers did not rejoin within {} s", attempt_->to_rejoin.count());
   say(line + "; starting all again", LogLevel::err);
   if (advance(JobEvent::worker_failed) == JobAction::announce) {
     rounds_->end({.exit_status = report::kTimedOut,

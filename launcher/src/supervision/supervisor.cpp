@@ -135,8 +135,9 @@ void Supervisor::note_start(std::size_t index, const WorkerSpec& spec) {
   }
 }
 
-void Supervisor::replace(std::vector<WorkerSpec> specs) {
+void Supervisor::replace(std::vector<WorkerSpec> specs, std::chrono::milliseconds limit) {
   specs_ = std::move(specs);
+  time_to_rejoin_ = limit;
   handle(AttemptEvent::round_formed);
 }
 
@@ -381,7 +382,7 @@ void Supervisor::handle(AttemptEvent event) {
       break;
     case AttemptAction::replace:
       replace_ended();
-      start_clock(options_.shutdown_timeout);
+      start_clock(time_to_rejoin_);
       look_for_rejoined();
       break;
     case AttemptAction::go_on:

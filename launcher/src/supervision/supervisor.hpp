@@ -110,8 +110,8 @@ class Supervisor {
   /// Workers of other machines are lost: those of this one are kept for the next round.
   void hold() { handle(AttemptEvent::workers_lost); }
   /// The next round is formed: starts those workers that have ended, and waits until all have
-  /// rejoined. specs: of all workers.
-  void replace(std::vector<WorkerSpec> specs);
+  /// rejoined, at most for `limit`. specs: of all workers.
+  void replace(std::vector<WorkerSpec> specs, std::chrono::milliseconds limit);
   [[nodiscard]] AttemptState state() const noexcept { return state_; }
 
  private:
@@ -144,7 +144,9 @@ class Supervisor {
   Options options_;
   AttemptState state_ = AttemptState::running;
   std::vector<WorkerProcess> processes_;
-  std::vector<WorkerSpec> specs_;  ///< of `replace`
+  // Of `replace`.
+  std::vector<WorkerSpec> specs_;
+  std::chrono::milliseconds time_to_rejoin_{};
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
   std::size_t first_to_fail_ = 0;

@@ -34,7 +34,7 @@ enum class AttemptEvent : std::uint8_t {
 enum class AttemptAction : std::uint8_t {
   none,
   hold,        ///< stop the limit of the last state
-  replace,     ///< start workers that have ended, and the shutdown timeout for all to rejoin
+  replace,     ///< start workers that have ended, and the time limit for all to rejoin
   go_on,       ///< stop that timeout
   blame_lost,  ///< workers do not rejoin: if one of this machine was lost, it is the root cause
   find_cause,  ///< start `cause_timeout`

@@ -37,12 +37,12 @@ std::string text_of(const std::array<char, kSize>& text) {
 
 /// Zero-filled memory is a page in epoch 0 that no worker has joined.
 struct MembershipPage::Layout {
-  std::atomic<std::uint32_t> changes;  ///< of the next four; waiters sleep on it
+  std::atomic<std::uint32_t> changes;  ///< of the next five; waiters sleep on it
   std::atomic<std::uint32_t> epoch;
   std::atomic<std::uint32_t> ended;  ///< 1 + number of the last epoch that has ended; 0: none
   std::atomic<std::uint32_t> over;   ///< 1: `reason` is written
-  /// 1 + number of an epoch that has ended although all its ranks are there; 0: none.
-  std::atomic<std::uint32_t> whole;
+  std::atomic<std::uint32_t> lost;   ///< 1 + number of the last epoch that has lost ranks; 0: none
+  std::atomic<std::uint32_t> last;   ///< 1: no epoch follows
   Changes changes_of_launcher;
   std::uint32_t first;
   std::array<char, 488> reason;                           ///< NUL-terminated
@@ -128,13 +128,11 @@ bool MembershipPage::has_ended(std::uint32_t epoch) const noexcept {
 }
 
 void MembershipPage::end_epoch() noexcept {
-  page_->whole.store(0);
-  page_->ended.store(page_->epoch.load() + 1);
-  page_->changed();
+  page_->lost.store(page_->epoch.load() + 1);
+  end_epoch_between_steps();
 }
 
 void MembershipPage::end_epoch_between_steps() noexcept {
-  page_->whole.store(page_->epoch.load() + 1);
   page_->ended.store(page_->epoch.load() + 1);
   page_->changed();
 }
@@ -174,6 +172,15 @@ std::optional<MembershipPage::Meeting> MembershipPage::meeting(std::uint32_t epo
                  .num_machines = place.num_machines};
 }
 
+void MembershipPage::begin_no_more() noexcept {
+  page_->last.store(1);
+  page_->changed();
+}
+
+bool MembershipPage::begins_no_more() const noexcept {
+  return page_->last.load() != 0;
+}
+
 void MembershipPage::end_round(std::string_view reason) noexcept {
   if (page_->over.load() == 0) {
     std::memcpy(page_->reason.data(), reason.data(),
@@ -195,7 +202,7 @@ void MembershipPage::check(std::uint32_t epoch) const {
   if (auto reason = round_end()) {
     throw Error(Errc::peer_lost, *reason);
   }
-  if (has_ended(epoch) && page_->whole.load() != epoch + 1) {
+  if (page_->lost.load() > epoch) {
     throw Error(Errc::peer_lost, "the job has lost a rank, which another process takes over");
   }
 }
@@ -208,7 +215,7 @@ bool MembershipPage::await_change(std::uint32_t seen, std::chrono::milliseconds 
   while (true) {
     const std::uint32_t changes = page_->changes.load();
     const std::uint32_t epoch = page_->epoch.load();
-    if ((epoch != seen && !has_ended(epoch)) || page_->over.load() != 0) {
+    if ((epoch != seen && !has_ended(epoch)) || page_->over.load() != 0 || begins_no_more()) {
       return true;
     }
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);

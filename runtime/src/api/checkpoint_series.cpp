@@ -164,22 +164,31 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
 bool CheckpointSeries::is_memory_due(const Optimizer& optimizer) const {
   const detail::RuntimeState& state = *runtime_.state_;
   const std::int64_t every = state.settings.sharding.memory_checkpoint_every;
-  return state.snapshots != nullptr && every != 0 &&
-         (optimizer.steps() % every == 0 || state.leaves_epoch());
+  return state.snapshots != nullptr && every != 0 && optimizer.steps() % every == 0;
 }
 
 bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optimizer,
                                       const SavedState& saved) const {
   detail::RuntimeState& state = *runtime_.state_;
   const bool leaves = state.leaves_epoch();
-  const bool begun = is_memory_due(optimizer) && begin_snapshot(model, optimizer, saved);
-  if (leaves) {
-    if (begun) {
-      state.snapshots->wait();  // of this step, from which the ranks go on
-    }
+  if (state.settings.elastic_replicas) {
+    state.check_rejoin();  // before ranks leave because a machine joins
+  }
+  const bool begun =
+      (leaves || is_memory_due(optimizer)) && begin_snapshot(model, optimizer, saved);
+  if (leaves && begun && is_kept(optimizer)) {  // of this step, from which the ranks go on
     throw Error(Errc::peer_lost, "the membership of the job changes after this step");
   }
   return begun;
+}
+
+/// Waits for the snapshot in flight. A failure is a warning.
+bool CheckpointSeries::is_kept(const Optimizer& optimizer) const {
+  const auto failure = runtime_.state_->snapshots->wait();
+  if (failure) {
+    logger(Component::runtime).warn("the snapshot of step {}: {}", optimizer.steps(), *failure);
+  }
+  return !failure;
 }
 
 bool CheckpointSeries::begin_snapshot(const Model& model, const Optimizer& optimizer,
@@ -219,6 +228,11 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::go_back(Model& model,
   auto resumed = load_newest(model, optimizer);
   if (runtime_.state_->snapshots != nullptr) {
     runtime_.state_->snapshots->forget_after(optimizer.steps(), absolute(folder_));
+  }
+  // Each machine has the state before the next one can be lost.
+  if (resumed && runtime_.state_->settings.elastic_replicas &&
+      begin_snapshot(model, optimizer, resumed->state)) {
+    is_kept(optimizer);
   }
   if (!resumed && runtime_.state_->replaces_ranks()) {
     const std::array<double, 1> own = {can_begin ? 0.0 : 1.0};

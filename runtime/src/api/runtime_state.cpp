@@ -256,7 +256,7 @@ sharding::Groups RuntimeState::meet() {
       return meet_in_epoch();
     } catch (const Error& error) {
       if (!is_of_lost_rank(error) || !page_->await_change(epoch_, settings.collective_timeout) ||
-          page_->round_end()) {
+          page_->round_end() || page_->begins_no_more()) {
         throw;
       }
     }
@@ -288,7 +288,7 @@ bool RuntimeState::can_rejoin(const Error& error) const {
            (code == Errc::connection || code == Errc::collective || code == Errc::timeout)));
 }
 
-void RuntimeState::rejoin() {
+std::shared_ptr<ModelState> RuntimeState::check_rejoin() {
   if (!replaces_ranks()) {
     throw Error(Errc::not_supported,
                 "this rank cannot rejoin its job, because the launcher replaces no ranks: start "
@@ -305,6 +305,11 @@ void RuntimeState::rejoin() {
   if (model) {
     model->check_renew();
   }
+  return model;
+}
+
+void RuntimeState::rejoin() {
+  const auto model = check_rejoin();
   if (background_ != nullptr) {
     background_->abandon();  // it lacks the files of a rank that is gone
   }
@@ -314,6 +319,11 @@ void RuntimeState::rejoin() {
   if (snapshots != nullptr) {
     snapshots->wait();  // it reads memory that the new groups replace
     snapshots->send_by(nullptr);
+  }
+  if (settings.elastic_replicas) {
+    for (auto& [folder, each] : series) {
+      each.last.reset();  // another rank may have been rank 0
+    }
   }
   while (true) {
     groups.abort(
@@ -326,6 +336,9 @@ void RuntimeState::rejoin() {
     }
     if (const auto reason = page_->round_end()) {
       throw Error(Errc::collective, *reason);
+    }
+    if (page_->begins_no_more()) {
+      throw Error(Errc::collective, "the launcher of this machine ends its workers");
     }
     try {
       const sharding::Groups fresh = meet();
@@ -347,6 +360,11 @@ void RuntimeState::rejoin() {
 /// Memory that cannot be opened (by a worker in a container of its own) costs only the snapshots:
 /// of all ranks, since none is of use alone.
 void RuntimeState::open_snapshots() {
+  if (settings.elastic_replicas && settings.snapshot_memory.empty()) {
+    throw Error(Errc::config,
+                "elastic_replicas needs memory for snapshots from the launcher: set "
+                "memory_checkpoint_every for acclaunch, not in the program");
+  }
   if (settings.sharding.memory_checkpoint_every == 0 || settings.snapshot_memory.empty()) {
     return;
   }
@@ -354,6 +372,9 @@ void RuntimeState::open_snapshots() {
     snapshots = std::make_unique<state_dict::SnapshotMemory>(
         settings.snapshot_memory, static_cast<std::size_t>(settings.identity.local_rank));
   } catch (const Error& error) {
+    if (settings.elastic_replicas) {
+      throw;
+    }
     logger(Component::runtime).warn("no snapshots in memory: {}", error.what());
   }
 }

@@ -88,6 +88,9 @@ class RuntimeState {
   /// lost. Throws Error(not_supported) if the launcher replaces no ranks or this job cannot rejoin,
   /// Error(timeout) if none was replaced in time.
   void rejoin();
+  /// Returns the model that `rejoin` would renew; null: none. Throws Error(not_supported) if it
+  /// would.
+  std::shared_ptr<ModelState> check_rejoin();
   /// True if the launcher gives the ranks of processes that end to others.
   [[nodiscard]] bool replaces_ranks() const {
     return page_ && page_->changes() != MembershipPage::Changes::nothing;

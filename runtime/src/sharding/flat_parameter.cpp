@@ -14,8 +14,12 @@ FlatLayout layout_of(const Context& context, const std::vector<ParameterRecord>&
   for (const ParameterRecord& each : parameters) {
     numels.push_back(each.numel);
   }
-  const int shards =
-      traits.ignored || !context.on.shard_optimizer ? 1 : context.groups.shard->size();
+  // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank. Where the
+  // number of ranks changes, the layout does not depend on it.
+  const bool is_whole =
+      traits.ignored || (context.settings.elastic_replicas && !context.on.shard_optimizer);
+  const auto& slices = context.on.shard_optimizer ? context.groups.shard : context.groups.world;
+  const int shards = is_whole ? 1 : slices->size();
   const ParameterRecord& first = parameters.front();
   FlatLayout layout =
       context.by_rows

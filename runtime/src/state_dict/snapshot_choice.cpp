@@ -79,11 +79,13 @@ class SnapshotSet {
   }
 
  private:
-  /// The one that has everything, else on the reader's machine, else the first.
+  /// The one that has everything, else on the reader's machine, else of the reader's number, else
+  /// the first.
   [[nodiscard]] std::size_t nearest(int reader, const std::vector<std::size_t>& numbers) const {
     const auto cost = [&](std::size_t number) {
       const HeldSnapshot& each = held_[number];
-      return std::tuple(!each.has_all, machine(each.holder) != machine(reader), number);
+      return std::tuple(!each.has_all, machine(each.holder) != machine(reader), each.rank != reader,
+                        number);
     };
     return *std::ranges::min_element(numbers, {}, cost);
   }

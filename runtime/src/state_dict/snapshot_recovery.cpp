@@ -438,7 +438,9 @@ SavedState SnapshotRecovery::restore() {
     part.optimizer->finish_loading();
     renew_weights(*part.model);
   }
-  forget_others();
+  if (!context_.settings.elastic_replicas) {
+    forget_others();  // else the older ones stay until all ranks have copies of the chosen one
+  }
   return restored;
 }
 

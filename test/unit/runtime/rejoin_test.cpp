@@ -457,10 +457,23 @@ TEST_CASE("groups of an epoch that ends between steps work until ranks of the ne
   REQUIRE(meeting);
   CHECK(meeting->machine_rank == 2);
   CHECK(meeting->num_machines == 3);
+  page.end_epoch_between_steps();  // another machine joins before the step of epoch 3 is over
+  page.begin_epoch(5, {.machine_rank = 3, .num_machines = 4});
+  CHECK_NOTHROW(page.check(3));
   page.end_epoch();
-  for (const std::uint32_t epoch : {3U, 4U}) {
+  for (const std::uint32_t epoch : {3U, 4U, 5U}) {
     CHECK_THROWS_AS(page.check(epoch), Error);
   }
+}
+
+TEST_CASE("ranks do not wait for an epoch that will not begin") {
+  auto page = MembershipPage::create(MembershipPage::Changes::processes);
+  page.begin_epoch(0, {});
+  CHECK_FALSE(page.await_change(0, std::chrono::milliseconds(0)));
+  page.begin_no_more();
+  CHECK(page.await_change(0, std::chrono::milliseconds(0)));
+  CHECK(page.begins_no_more());
+  CHECK_NOTHROW(page.check(0));
 }
 
 TEST_CASE("a round that is over ends the waits of its ranks with the reason") {

@@ -68,16 +68,19 @@ class ACC_API MembershipPage {
   /// Begins an epoch, after the end of the last one. Called by the launcher. Throws Error(config)
   /// for a host that is too long.
   void begin_epoch(std::uint32_t epoch, const Meeting& meeting);
+  /// No epoch follows the current one, whose ranks go on: the launcher ends its workers. Called by
+  /// the launcher.
+  void begin_no_more() noexcept;
+  [[nodiscard]] bool begins_no_more() const noexcept;
   /// The round is over for this reason, of which the first 487 bytes are kept. The first call
   /// counts. Called by the launcher.
   void end_round(std::string_view reason) noexcept;
   /// The reason, without control characters, if the round is over.
   [[nodiscard]] std::optional<std::string> round_end() const;
 
-  /// Throws Error(peer_lost) if the round is over or ranks of `epoch` are lost.
+  /// Throws Error(peer_lost) if the round is over or ranks of `epoch`, or of a later one, are lost.
   void check(std::uint32_t epoch) const;
-  /// Waits until an epoch other than `seen` has begun or the round is over. Returns false after
-  /// `timeout`.
+  /// Waits until an epoch other than `seen` has begun, or none will. Returns false after `timeout`.
   [[nodiscard]] bool await_change(std::uint32_t seen, std::chrono::milliseconds timeout) const;
 
   /// Waits for the next change or `wake`, at most a second. May return early.
