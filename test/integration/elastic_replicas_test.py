@@ -56,7 +56,8 @@ def run_to_the_end(folder, count, workers, strategy, steps, name):
 def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
     """changes: numbers of launchers that are killed; None for a machine that joins."""
     machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed",
-                         flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300, "--memory_checkpoint_every", every])
+                         flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300,
+                                "--memory_checkpoint_every", every])
     try:
         machines.wait_for("tokens/s", 3)
         present = count
