@@ -90,6 +90,14 @@ def _refused_of(config, device):
 
 # ---- sharding ---------------------------------------------------------------------------------------
 
+_MESH = ("deepspeed",)  # the name of the last dimension of meshes of engines here, and of no other mesh
+
+
+def _is_served(tensor):
+    """True for a DTensor of an engine here: a parameter, or a gradient, state or result of one. The same on all
+    ranks."""
+    return (tensor._spec.mesh.mesh_dim_names or ())[-1:] == _MESH
+
 
 def _units_of(module):
     """The outermost candidates for units whose parameters no other part of the module has. Ranks may use different
@@ -413,7 +421,8 @@ class Engine(DeepSpeedEngine):
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
         half = self.compute_dtype is not torch.float32
-        mesh = _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type)
+        mesh = _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type, _MESH if stage > 0 else
+                             ("deepspeed_replicate", *_MESH))
         policy = MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
                                       reduce_dtype=self._reduced_dtype() if half else None, cast_forward_inputs=False)
         units = _units_of(model)
@@ -734,13 +743,13 @@ _cpu, _reduce = DTensor.cpu, DTensor.__reduce_ex__
 
 def _whole_cpu(self, *arguments, **keywords):
     """Tensor.cpu, by which programs collect the parameters that they save: whole, as in DeepSpeed. Collective."""
-    if not _engines or self.requires_grad and torch.is_grad_enabled():
+    if not _is_served(self) or self.requires_grad and torch.is_grad_enabled():
         return _cpu(self, *arguments, **keywords)
     return _rows.whole_of(self).cpu(*arguments, **keywords)
 
 
 def _refuse_rows(self, protocol):
-    if _engines and not all(each.is_replicate() for each in self.placements):
+    if _is_served(self) and not all(each.is_replicate() for each in self.placements):
         _refuse("torch.save of a parameter, gradient or state, which has only this rank's rows (save its cpu(), which "
                 "is whole and which all ranks call, or the module's state_dict())")
     return _reduce(self, protocol)

@@ -11,15 +11,15 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 # ---- meshes --------------------------------------------------------------------------------------
 
-_meshes = {}  # by their shape: the default process group of the time when they were made, and the mesh
+_meshes = {}  # by the arguments of mesh_of: the default process group of the time when they were made, and the mesh
 
 
-def mesh_of(shape, device=None):
-    """A mesh of all ranks, of which those of the last dimension shard."""
-    world, key = dist.group.WORLD, (shape, device)
+def mesh_of(shape, device=None, names=None):
+    """A mesh of all ranks, of which those of the last dimension shard. names: of its dimensions."""
+    world, key = dist.group.WORLD, (shape, device, names)
     if key not in _meshes or _meshes[key][0] is not world:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        _meshes[key] = world, init_device_mesh(device, shape)
+        _meshes[key] = world, init_device_mesh(device, shape, mesh_dim_names=names)
     return _meshes[key][1]
 
 

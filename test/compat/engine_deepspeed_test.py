@@ -28,9 +28,10 @@ if "RANK" in os.environ:
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
     from leave import leave
     from torch import nn
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
     from torch.nn import functional as F
 
-    from acclaunch import _deepspeed, _fsdp2, _nvme
+    from acclaunch import _deepspeed, _fsdp2, _nvme, _rows
     from acclaunch._library import ConfigError
 
     THEIRS, OURS = deepspeed.DeepSpeedEngine, _deepspeed.Engine
@@ -423,6 +424,9 @@ def gathered():
                                      ("local", rows, 0.25)):
             safe[f"safe_set_{scope}_fp32_param"](weight, value)
             assert (safe["safe_get_full_fp32_param"](weight) == number).all()
+    other = distribute_tensor(torch.ones(4), _rows.mesh_of((2,)), [Shard(0)])  # not of an engine
+    assert type(other.cpu()) is DTensor
+    torch.save(other, io.BytesIO())
 
 
 REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
