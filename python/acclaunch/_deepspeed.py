@@ -748,11 +748,17 @@ def _whole_cpu(self, *arguments, **keywords):
     return _rows.whole_of(self).cpu(*arguments, **keywords)
 
 
-def _refuse_rows(self, protocol):
-    if _is_served(self) and not all(each.is_replicate() for each in self.placements):
-        _refuse("torch.save of a parameter, gradient or state, which has only this rank's rows (save its cpu(), which "
-                "is whole and which all ranks call, or the module's state_dict())")
-    return _reduce(self, protocol)
+def _reduce_whole(self, protocol):
+    """For pickle and copy: a plain tensor, or Parameter, where this rank has all rows. Else it is refused."""
+    if not _is_served(self):
+        return _reduce(self, protocol)
+    if any(ranks > 1 and not each.is_replicate() for each, ranks in zip(self.placements, self.device_mesh.shape)):
+        _refuse("pickling or copying, as by torch.save, a parameter, gradient or state, which has only this rank's "
+                "rows (save its cpu(), which is whole and which all ranks call, or the module's state_dict())")
+    local = self._local_tensor.detach()
+    if isinstance(self, torch.nn.Parameter):
+        local = torch.nn.Parameter(local, self.requires_grad)
+    return local.__reduce_ex__(protocol)
 
 
 def _status(tensor):
@@ -762,7 +768,7 @@ def _status(tensor):
 
 
 def serve_tensors():
-    DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _refuse_rows
+    DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _reduce_whole
     torch.Tensor.ds_status = zero.partition_parameters.ZeroParamStatus.AVAILABLE
     DTensor.ds_status = property(_status)
 

@@ -424,6 +424,13 @@ def gathered():
                                      ("local", rows, 0.25)):
             safe[f"safe_set_{scope}_fp32_param"](weight, value)
             assert (safe["safe_get_full_fp32_param"](weight) == number).all()
+    trial, stream = Trial(OURS, 0, **ADAM), io.BytesIO()
+    trial.train(2)
+    torch.save([list(trial.net.parameters()), trial.optimizer.state[trial.net.head.weight]], stream)
+    stream.seek(0)
+    parameters, state = torch.load(stream)
+    assert {*map(type, parameters)} == {nn.Parameter} and type(state["exp_avg"]) is torch.Tensor
+    assert all(torch.equal(each, value) for each, value in zip(parameters, weights(trial).values()))
     other = distribute_tensor(torch.ones(4), _rows.mesh_of((2,)), [Shard(0)])  # not of an engine
     assert type(other.cpu()) is DTensor
     torch.save(other, io.BytesIO())
