@@ -46,7 +46,7 @@ def _aligned(nbytes):
 
 def _pages(nbytes):
     """Bytes of memory that begin at a page."""
-    memory = torch.empty(nbytes + _PAGE, dtype=torch.uint8)
+    memory = torch.empty(nbytes + _PAGE, dtype=torch.uint8, device="cpu")
     return memory[-memory.data_ptr() % _PAGE:][:nbytes]
 
 
@@ -103,7 +103,7 @@ class FileState(collections.abc.MutableMapping):
         if found is not _IN_FILE:
             return found
         place = self.places[key]
-        rows = torch.empty(place.shape, dtype=place.dtype)
+        rows = torch.empty(place.shape, dtype=place.dtype, device="cpu")
         self.memory.read(place.offset, rows)
         return _rows.of_rows(rows, self.parameter)
 
@@ -137,8 +137,8 @@ class _Piece(collections.namedtuple("_Piece", "offset nbytes parameters")):
 
 def _elementwise_states(optimizer, group):
     """Names and dtypes of the states with a value for each element of a parameter: those of a step on another one."""
-    probe = torch.nn.Parameter(torch.zeros(3))
-    probe.grad = torch.zeros(3)
+    probe = torch.nn.Parameter(torch.zeros(3, dtype=torch.float32, device="cpu"))
+    probe.grad = torch.zeros_like(probe)
     made = type(optimizer)([{**group, "params": [probe]}])
     made.step()
     return {key: value.dtype for key, value in made.state[probe].items() if _rows.is_elementwise(key, value, probe)}

@@ -621,6 +621,12 @@ def nvme(folder):
         key = next(iter(trials[1].optimizer.files.states[weight].places))
         dict(_deepspeed._safe_functions())["safe_set_full_optimizer_state"](weight, torch.ones(weight.shape), key)
         assert (_deepspeed._whole_of(trials[1].optimizer.state[weight][key]) == 1).all()
+        with torch.device("meta"):  # the program's default
+            assert trials[1].optimizer.state[weight][key].device.type == "cpu"
+        torch.set_default_dtype(torch.float64)
+        kinds = _nvme._elementwise_states(trials[1].optimizer.optimizer, trials[1].optimizer.param_groups[0])
+        torch.set_default_dtype(torch.float32)
+        assert {*kinds.values()} == {torch.float32}
     for stage, config in TRAVELS[1:]:
         trial, path = Trial(OURS, stage, **on_disk(folder, stage, config)), f"{folder}/{stage}/nvme"
         trial.train(4)
