@@ -92,7 +92,7 @@ class _Place(collections.namedtuple("_Place", "offset shape dtype")):
 
 class FileState(collections.abc.MutableMapping):
     """The state of a parameter, in the place of a dict. Values for each element are in the file: each look-up reads
-    them, and what is to be kept must be assigned."""
+    them, and what is to be kept must be assigned: a DTensor, or a whole tensor, of which this rank keeps its rows."""
 
     def __init__(self, memory, parameter, places):
         self.memory, self.parameter, self.places = memory, parameter, places
@@ -111,8 +111,9 @@ class FileState(collections.abc.MutableMapping):
         if not self.is_filed(key, value):
             self.held[key] = value
             return
-        rows = value._local_tensor.detach().to(self.places[key].dtype).contiguous()
-        self.memory.write(self.places[key].offset, rows)
+        like, place = self.parameter, self.places[key]
+        value = _rows.distributed(value.detach(), like).redistribute(like.device_mesh, like.placements)
+        self.memory.write(place.offset, value._local_tensor.to(place.dtype).contiguous())
         self.held[key] = _IN_FILE
 
     def is_filed(self, key, value):

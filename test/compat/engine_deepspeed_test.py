@@ -621,6 +621,9 @@ def nvme(folder):
         key = next(iter(trials[1].optimizer.files.states[weight].places))
         dict(_deepspeed._safe_functions())["safe_set_full_optimizer_state"](weight, torch.ones(weight.shape), key)
         assert (_deepspeed._whole_of(trials[1].optimizer.state[weight][key]) == 1).all()
+        whole = torch.rand(weight.shape, generator=torch.Generator().manual_seed(5))
+        trials[1].optimizer.state[weight][key] = whole
+        assert torch.equal(_deepspeed._whole_of(trials[1].optimizer.state[weight][key]), whole)
         with torch.device("meta"):  # the program's default
             assert trials[1].optimizer.state[weight][key].device.type == "cpu"
         torch.set_default_dtype(torch.float64)
