@@ -480,33 +480,47 @@ def _load_module(module, saved, strict):
 
 
 def _load_optimizer(optimizer, saved):
-    groups = optimizer.param_groups
-    optimizer.state.clear()  # a checkpoint from before the first step has none
     if saved.inner is None:
         return _load_whole_optimizer(optimizer, saved.model.get("optimizer"), saved)
-    if len(groups) != len(saved.bases[0]["param_groups"]):
-        raise ConfigError(f"{saved.folder}: has {len(saved.bases[0]['param_groups'])} parameter groups, this optimizer "
-                          f"{len(groups)}")
-    known = {}
-    for name, parameter in optimizer.engine.module.named_parameters(remove_duplicate=False):
-        known.setdefault(parameter, []).append(name)
-    for number, (group, other) in enumerate(zip(groups, saved.bases[0]["param_groups"])):
+    names = _names_of(optimizer, saved)
+    _forget_states(optimizer)
+    for group, other in zip(optimizer.param_groups, saved.bases[0]["param_groups"]):
         for parameter in group["params"]:
-            name = next((each for each in known[parameter] if each in saved.values), None)
-            if name is None:
-                if parameter.requires_grad and parameter.numel():
-                    raise ConfigError(f"{saved.folder}: has no state of the optimizer for '{known[parameter][0]}'")
-                continue
-            if saved.flat_numbers[saved.values[name][3]] not in other["params"]:
-                raise ConfigError(f"{saved.folder}: '{name}' is in another parameter group there than in this "
-                                  "optimizer")
-            state = saved.state_of(name, parameter)
+            state = saved.state_of(names[parameter], parameter) if parameter in names else {}
             if state:
                 optimizer.set_state(parameter, state)
         group.update({key: value for key, value in other.items() if key in group and key != "params"})
     if optimizer.dtype is torch.float16:
         optimizer.loss_scaler = saved.inner["loss_scaler"]
         optimizer.dynamic_loss_scale = saved.inner["dynamic_loss_scale"]
+
+
+def _names_of(optimizer, saved):
+    """By parameter, its name in the files. Raises ConfigError if they have other groups or parameters."""
+    groups, others = optimizer.param_groups, saved.bases[0]["param_groups"]
+    if len(groups) != len(others):
+        raise ConfigError(f"{saved.folder}: has {len(others)} parameter groups, this optimizer {len(groups)}")
+    known, found = {}, {}
+    for name, parameter in optimizer.engine.module.named_parameters(remove_duplicate=False):
+        known.setdefault(parameter, []).append(name)
+    for group, other in zip(groups, others):
+        for parameter in group["params"]:
+            name = next((each for each in known[parameter] if each in saved.values), None)
+            if name is None:
+                if parameter.requires_grad and parameter.numel():
+                    raise ConfigError(f"{saved.folder}: has no state of the optimizer for '{known[parameter][0]}'")
+            elif saved.flat_numbers[saved.values[name][3]] not in other["params"]:
+                raise ConfigError(f"{saved.folder}: '{name}' is in another parameter group there than in this "
+                                  "optimizer")
+            else:
+                found[parameter] = name
+    return found
+
+
+def _forget_states(optimizer):
+    """A checkpoint from before the first step has none. Of parameters without elements no file has one."""
+    for each in [each for each in optimizer.state if each.numel()]:
+        del optimizer.state[each]
 
 
 def _load_whole_optimizer(optimizer, found, saved):
@@ -519,6 +533,7 @@ def _load_whole_optimizer(optimizer, found, saved):
                     for groups in (state["param_groups"], optimizer.param_groups))
     if lengths != own:
         raise ConfigError(f"{saved.folder}: has other parameter groups than this optimizer")
+    _forget_states(optimizer)
     for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
         for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):
             own = {key: _rows.distributed(value, parameter)

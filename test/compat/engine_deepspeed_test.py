@@ -538,6 +538,28 @@ def expect_refusal(call, word):
         raise AssertionError(f"nothing refused: {word}")
 
 
+def with_empty(net):
+    net.empty = nn.Parameter(torch.empty(0, SIZE))
+    return {"model_parameters": net.parameters()}
+
+
+def reloaded(folder):
+    """A load that is refused leaves the states of the optimizer, and another one those without elements."""
+    trial, other = Trial(OURS, 1, **ADAM), Trial(OURS, 1, grouped)
+    trial.engine.save_checkpoint(f"{folder}/1/groups")
+    other.train(2)
+    before = contents(other)
+    expect_refusal(lambda: other.engine.load_checkpoint(f"{folder}/1/groups"), "1 parameter groups, this optimizer 2")
+    after = contents(other)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items() if name.startswith("exp_avg"))
+    trial = Trial(OURS, 1, with_empty, optimizer={"type": "Adagrad", "params": {"lr": 1e-2}})
+    trial.train(2)
+    trial.engine.save_checkpoint(f"{folder}/1/empty")
+    trial.engine.load_checkpoint(f"{folder}/1/empty")
+    trial.train(2)
+
+
 def refused():
     for config, word in REFUSED:
         expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
@@ -693,6 +715,7 @@ def cases(folder):
         alike()
         gathered()
         refused()
+        reloaded(folder)
         quantized()
     for stage, config in TRAVELS:
         if only in f"travels{stage}":
