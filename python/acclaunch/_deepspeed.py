@@ -517,18 +517,16 @@ class Engine(DeepSpeedEngine):
         return super().backward(loss, **keywords)
 
     def zero_grad(self):
+        self.drop_reduced()
         unit = _fsdp2.state_of(self.module).unit
         if unit is not None and unit.model.has_gradients:
             for each in unit.model.units:
                 each.hold_gradients(False)  # else those of backwards without reduction stay, as with FSDP2
-        self.drop_reduced()
+            unit.model.zero_grad()
 
     def drop_reduced(self):
         """Drops the gradients, except those of backwards without reduction."""
         super().zero_grad()
-        unit = _fsdp2.state_of(self.module).unit
-        if unit is not None and unit.model.has_gradients:
-            unit.model.zero_grad()
 
     @contextlib.contextmanager
     def coalesce_grad_reduction(self):

@@ -256,6 +256,14 @@ def again(trial):
     trial.train(4, rare_from=0)
 
 
+def again_dropped(trial):
+    """The second engine drops what the first one has accumulated."""
+    trial.train(3)
+    trial.start(type(trial.engine), lambda net: {"model_parameters": net.parameters()})
+    trial.engine.zero_grad()
+    trial.train(4, rare_from=0)
+
+
 def by_parts(trial):
     """The program calls the module's parts, some of which are units, in place of the module: a forward as that of an
     encoder by generate(), and a training. DeepSpeed's stage 3 adds micro-steps only if the engine is called."""
@@ -312,6 +320,8 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("penalised", 1, penalised, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5),
             ("again", 0, again, ADAM, None, 1e-5), ("again", 2, again, {**ADAM, **BF16}, None, 1e-2),
             ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),
+            ("again dropped", 0, again_dropped, ADAM, None, 1e-5),
+            ("again dropped", 1, again_dropped, ADAM, None, 1e-5),
             ("dropped", 0, dropped, ADAM, None, 1e-5), ("dropped", 1, dropped, ADAM, None, 1e-5),
             ("from the beginning", 1, from_beginning, ADAM, None, 1e-5),
             ("from the beginning", 3, from_beginning, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
