@@ -73,16 +73,21 @@ _PARTS = {"__getitem__", "chunk", "diagonal", "dsplit", "hsplit", "narrow", "sel
 
 
 # Functions that torch computes of the rows of each rank first, and that fail on a rank without rows.
-_OF_SOME_ROWS = {"_foreach_max", "_foreach_norm", "amax", "amin", "aminmax", "argmax", "argmin", "linalg_norm",
-                 "linalg_vector_norm", "max", "min", "norm", "vector_norm"}
+_OF_SOME_ROWS = {"_foreach_max", "_foreach_norm", "amax", "amin", "aminmax", "argmax", "argmin", "linalg_matrix_norm",
+                 "linalg_norm", "linalg_vector_norm", "max", "min", "norm", "vector_norm"}
+# Those of them that torch computes by several operations, some of which fail where the function does not.
+_BY_PARTS = {"linalg_matrix_norm", "linalg_norm"}
 
 
-def _fails_without_rows(function, arguments, keywords, given):
+def _fails_without_rows(name, function, arguments, keywords, given):
     """True if some rank has no rows of one of the tensors, and the function fails there. The same on all ranks, which
     then compute with whole values alike."""
-    tensors = [each for each in given if isinstance(each, DTensor)]
-    if not any(_rows.leaves_rank_without(each) for each in tensors):
+    name = name.partition(".")[0]  # without the overload
+    if name not in _OF_SOME_ROWS or not any(
+            isinstance(each, DTensor) and _rows.leaves_rank_without(each) for each in given):
         return False
+    if name in _BY_PARTS:
+        return True
 
     def without_rows(tensor):
         if not isinstance(tensor, DTensor):
@@ -219,7 +224,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             return _fill(out, function, arguments, keywords)
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
-        by_rows = changes or name not in _OF_SOME_ROWS or not _fails_without_rows(function, arguments, keywords, given)
+        by_rows = changes or not _fails_without_rows(name, function, arguments, keywords, given)
         if by_rows and not (has_graph and any_requires_grad(plain)):
             try:
                 found = function(*arguments, **keywords)

@@ -803,9 +803,12 @@ def expect_whole(mesh, shard):
     extremes = (lambda each: each.max(), lambda each: each.amin(0).sum(), lambda each: each.argmax(),
                 lambda each: each.aminmax()[0], lambda each: each.min(dim=0)[0].norm(),
                 lambda each: each.norm(float("inf")), lambda each: torch.linalg.vector_norm(each, -float("inf")),
-                lambda each: torch._foreach_norm([each], float("inf"))[0])
+                lambda each: torch._foreach_norm([each], float("inf"))[0], torch.ops.aten.max.default,
+                torch.ops.aten.amax.default)
+    matrix_norms = (torch.linalg.matrix_norm, lambda each: torch.linalg.matrix_norm(each, float("inf")))
     for few in (net.blocks[0].scale, net.blocks[0].rare):
-        expect_equal(list(few.shape), *([float(read(each)) for read in extremes]
+        reads = extremes + (matrix_norms if few.dim() > 1 else ())
+        expect_equal(list(few.shape), *([float(read(each)) for read in reads]
                                         for each in (few.detach(), few.detach().full_tensor())), 0)
 
 
