@@ -7,6 +7,7 @@ import weakref
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclaunch import _rows
 from acclaunch._library import NotSupportedError
@@ -278,10 +279,17 @@ def _plain(attribute):
     return property(read, write)
 
 
+_aliases = WeakTensorKeyDictionary()  # by parameter, not in its __dict__, which is pickled and copied with it
+
+
 def _note_alias(parameter, made):
     """For RowMember.adopt, which exchanges the memory of the parameter: `made` is over it too."""
-    parameter._acc_aliases = [each for each in getattr(parameter, "_acc_aliases", ()) if each() is not None]
-    parameter._acc_aliases.append(weakref.ref(made))
+    _aliases[parameter] = [each for each in _aliases.get(parameter, ()) if each() is not None] + [weakref.ref(made)]
+
+
+def take_aliases(parameter):
+    """The tensors that _note_alias has noted, once."""
+    return [each for each in (each() for each in _aliases.pop(parameter, ())) if each is not None]
 
 
 def _get_data(self):

@@ -132,8 +132,7 @@ class RowMember(Member):
         if local.data_ptr() != self.own.data_ptr():
             # A result of `.data` of before keeps the values of before, and so does a parameter that may come back. One
             # over the new memory follows it into the runtime's, and so does a state dict from before the first forward.
-            aliases = [alias() for each in {found, old} for alias in each.__dict__.pop("_acc_aliases", ())]
-            aliases = [each for each in (*aliases, old) if each is not None]
+            aliases = [*(alias for each in {found, old} for alias in _dtensor.take_aliases(each)), old]
             follow = [each for each in aliases if each._local_tensor.data_ptr() == local.data_ptr()]
             for each in aliases:
                 if each._local_tensor.data_ptr() == self.own.data_ptr():
