@@ -87,11 +87,16 @@ def _on_locals(cls, step):
     return run
 
 
+def has_hooks(optimizer):
+    """True if the program has set hooks of the optimizer's steps, or of all optimizers'."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks) or any(
+        not hook.__module__.startswith("acclaunch.") for hook in (
+            *hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values()))
+
+
 def _is_plain(optimizer):
     """False if somebody would see the local tensors, or if other DTensors would have to go with them."""
-    if torch.compiler.is_compiling() or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks \
-            or any(not hook.__module__.startswith("acclaunch.") for hook in (
-                *hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())):
+    if torch.compiler.is_compiling() or has_hooks(optimizer):
         return False
     found = False
     for group in optimizer.param_groups:

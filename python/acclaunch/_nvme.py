@@ -13,7 +13,7 @@ import torch
 
 from acclaunch import _rows
 from acclaunch._library import ConfigError, NotSupportedError, library, sized
-from acclaunch._local import Locals
+from acclaunch._local import Locals, has_hooks
 from acclaunch._runtime import release
 from acclaunch._units import as_plain
 
@@ -136,6 +136,17 @@ class _Piece(collections.namedtuple("_Piece", "offset nbytes parameters")):
     """Parameters whose states follow each other in the file, in whole pages."""
 
 
+def _check_step(optimizer):
+    """Refuses what would run once for each part of a step, and for the probe. A schedule of torch notes steps only."""
+    what, step = "hooks of the steps", vars(optimizer).get("step")
+    if not has_hooks(optimizer):
+        if step is None or (hasattr(step, "_wrapped_by_lr_sched") and step.__wrapped__ is type(optimizer).step):
+            return
+        what = "a method step of the program's own"
+    raise NotSupportedError(f"{what} of {type(optimizer).__name__} with offload_optimizer to nvme: the engine acc makes "
+                            "a step in parts (docs/engine.md)")
+
+
 def _elementwise_states(optimizer, group):
     """Names and dtypes of the states with a value for each element of a parameter: those of a step on another one."""
     probe = torch.nn.Parameter(torch.zeros(3, dtype=torch.float32, device="cpu"))
@@ -174,6 +185,7 @@ class FileStates:
     def __init__(self, optimizer, offload, aio):
         if offload.nvme_path is None:
             raise ConfigError(f"{_SETTING} is not set: offload to nvme needs a folder on the disk")
+        _check_step(optimizer)
         self.optimizer, self.folder, self.unwritten = optimizer, os.fspath(offload.nvme_path), []
         self.pieces, places = _pieces(optimizer, aio["block_size"] * aio["queue_depth"])
         nbytes = self.pieces[-1].offset + self.pieces[-1].nbytes if self.pieces else 0
@@ -201,9 +213,7 @@ class FileStates:
 
     def step(self):
         optimizer = self.optimizer
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            raise NotSupportedError(f"hooks of the steps of {type(optimizer).__name__} with offload_optimizer to nvme: "
-                                    "the engine acc makes a step in parts (docs/engine.md)")
+        _check_step(optimizer)
         self._adopt()
         with as_plain():
             for number, piece in enumerate(self.pieces):

@@ -4,6 +4,7 @@ acc, in the same processes, by the same functions. Losses, norms, weights and ch
 without DeepSpeed."""
 
 import contextlib
+import functools
 import importlib.util
 import io
 import itertools
@@ -30,6 +31,7 @@ if "RANK" in os.environ:
     from torch import nn
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
     from torch.nn import functional as F
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     from acclaunch import _deepspeed, _fsdp2, _nvme, _rows
     from acclaunch._library import ConfigError
@@ -685,9 +687,18 @@ def nvme(folder):
              "offload_optimizer to nvme with the optimizer Adafactor")):
         more = {} if arguments is None else {"arguments": arguments}
         expect_refusal(lambda config=config, more=more: Trial(OURS, 2, **more, **config), word)
-    trial = Trial(OURS, 2, **on_disk(folder, 2, ADAM))
-    trial.optimizer.optimizer.register_step_post_hook(lambda *_: None)
-    expect_refusal(lambda: trial.train(2), "hooks of the steps of AdamW")
+    def scheduled(optimizer):
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        optimizer.step = functools.wraps(optimizer.step)(lambda: None)
+
+    for change, word in ((lambda each: each.register_step_post_hook(lambda *_: None), "hooks of the steps of AdamW"),
+                         (scheduled, "a method step of the program's own of AdamW")):
+        trial = Trial(OURS, 2, **on_disk(folder, 2, ADAM))
+        change(trial.optimizer.optimizer)
+        expect_refusal(lambda trial=trial: trial.train(2), word)
+    hook = register_optimizer_step_pre_hook(lambda *_: None)
+    expect_refusal(lambda: Trial(OURS, 2, **on_disk(folder, 2, ADAM)), "hooks of the steps of AdamW")
+    hook.remove()
 
 
 def expect_equal(what, ours, theirs, tolerance):
