@@ -15,7 +15,7 @@ from acclaunch import _rows
 from acclaunch._library import ConfigError, NotSupportedError, library, sized
 from acclaunch._local import Locals, has_hooks
 from acclaunch._runtime import release
-from acclaunch._units import as_plain
+from acclaunch._units import as_plain, grad_of
 
 _PAGE = 4096
 _Config = sized("FileMemoryConfig", ("folder", c.c_char_p), ("setting", c.c_char_p), ("nbytes", c.c_size_t),
@@ -122,6 +122,9 @@ class FileState(collections.abc.MutableMapping):
     def __delitem__(self, key):
         del self.held[key]
 
+    def __contains__(self, key):
+        return key in self.held
+
     def __iter__(self):
         return iter(self.held)
 
@@ -223,8 +226,9 @@ class FileStates:
                 if number + 1 < len(self.pieces):
                     self._start_reading(number + 1)
                 self._update(piece, self._buffer(number))
-            later = {each for group in optimizer.param_groups for each in group["params"]} - self.states.keys()
-            if later:
+            later = {each for group in optimizer.param_groups for each in group["params"]
+                     if grad_of(each) is not None and each not in self.states}
+            if later:  # not without gradients, such as the frozen ones
                 with Locals(optimizer, later):
                     optimizer.step()
 

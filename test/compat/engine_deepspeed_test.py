@@ -12,6 +12,7 @@ import os
 import pathlib
 import sys
 import tempfile
+from unittest import mock
 
 if not all(map(importlib.util.find_spec, ("torch", "deepspeed"))):
     print("skipped: no DeepSpeed")
@@ -658,6 +659,9 @@ def nvme(folder):
         whole = torch.rand(weight.shape, generator=torch.Generator().manual_seed(5))
         trials[1].optimizer.state[weight][key] = whole
         assert torch.equal(_deepspeed._whole_of(trials[1].optimizer.state[weight][key]), whole)
+        with mock.patch.object(_nvme.FileState, "__getitem__"):  # reads the file
+            assert key in trials[1].optimizer.state[weight]
+            assert not _nvme.FileState.__getitem__.called
         with torch.device("meta"):  # the program's default
             assert trials[1].optimizer.state[weight][key].device.type == "cpu"
         torch.set_default_dtype(torch.float64)
