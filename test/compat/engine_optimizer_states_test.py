@@ -220,7 +220,8 @@ def main():
             run = subprocess.run(
                 [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc", "--preload",
                  "torch._dynamo", os.path.abspath(__file__), folder, action],
-                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true"},
+                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
+                                  "OMP_NUM_THREADS": "1"},  # no threads of numpy in a process that forks
                 capture_output=True, text=True, timeout=290)
             assert run.returncode == 0 and run.stdout.count("served") == ranks, run.stdout + run.stderr
 
