@@ -146,8 +146,8 @@ def _check_step(optimizer):
         if step is None or (hasattr(step, "_wrapped_by_lr_sched") and step.__wrapped__ is type(optimizer).step):
             return
         what = "a method step of the program's own"
-    raise NotSupportedError(f"{what} of {type(optimizer).__name__} with offload_optimizer to nvme: the engine acc makes "
-                            "a step in parts (docs/engine.md)")
+    raise NotSupportedError(f"{what} of {type(optimizer).__name__} with offload_optimizer to nvme: the engine acc "
+                            "makes a step in parts (docs/engine.md)")
 
 
 def _elementwise_states(optimizer, group):
