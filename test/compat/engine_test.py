@@ -784,7 +784,7 @@ def expect_whole(mesh, shard):
         lambda each: torch.eye(SIZE, out=torch.empty_like(each.T @ each)).square().sum(),
         lambda each: each.flatten().norm(), lambda each: each.view(-1).topk(3)[0].sum(),
         lambda each: each.unique().numel(), lambda each: sum(map(sum, each.tolist())),
-        lambda each: float(f"{each.sum():.5f}"), lambda each: each[mask].sum(),
+        lambda each: float(f"{each.sum():.9f}"), lambda each: each[mask].sum(),
         lambda each: torch.cat([part.sum().view(1) for part in each.unbind(0)]).square().sum())
     net = Trial(shard, mesh, {}).sharded(Net(tied=False))
     loss_of(net, torch.zeros(1, 2, dtype=torch.int64)).backward()
