@@ -78,7 +78,7 @@ def runs(thread):
 
 
 def kill_rank(ranks, number):
-    """Kills one rank. The others are stopped, so that it is acclaunch that ends them: they do not notice the loss and fail."""
+    """Kills one rank. The others are stopped, so that acclaunch ends them: they do not notice the loss and fail."""
     for rank in ranks[:number] + ranks[number + 1:]:
         os.kill(rank["pid"], signal.SIGSTOP)
         while any(map(runs, Path(f"/proc/{rank['pid']}/task").iterdir())):

@@ -144,7 +144,7 @@ class Supervisor {
   Options options_;
   AttemptState state_ = AttemptState::running;
   std::vector<WorkerProcess> processes_;
-  // Of `replace`.
+  // What `replace` was given.
   std::vector<WorkerSpec> specs_;
   std::chrono::milliseconds time_to_rejoin_{};
   AttemptOutcome outcome_;

@@ -26,7 +26,7 @@ std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
 /// Ends the group inside `recorded`, which `record_group` has made: every call, also of works that
 /// it has issued, throws Error(peer_lost).
 void give_up_group(ProcessGroup& recorded);
-/// Ends the group inside `recorded` likewise, and puts `inner`, of `ranks`, in its place.
+/// Ends the group inside `recorded` likewise, and replaces it by `inner`, a group of `ranks`.
 void replace_group(ProcessGroup& recorded, std::shared_ptr<ProcessGroup> inner,
                    const std::vector<int>& ranks);
 

@@ -31,7 +31,7 @@ class ACC_API MembershipPage {
     int num_machines = 0;
   };
 
-  /// What the launcher changes while processes go on.
+  /// The kinds of changes that the launcher makes while processes go on.
   enum class Changes : std::uint32_t {
     nothing,
     processes,  ///< it gives the ranks of processes that end to others
