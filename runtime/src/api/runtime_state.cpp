@@ -301,7 +301,7 @@ std::shared_ptr<ModelState> RuntimeState::check_rejoin() {
                             "with one model",
                             models.size()));
   }
-  const auto model = models.empty() ? nullptr : models.front().lock();
+  auto model = models.empty() ? nullptr : models.front().lock();
   if (model) {
     model->check_renew();
   }
