@@ -5,26 +5,19 @@ Each launcher of a job stands for a machine. The workers of the others keep thei
 runs with the same number of machines in each step, bit for bit, and those of an undisturbed run to rounding."""
 
 import itertools
-import json
 import pathlib
 import re
 import signal
 import subprocess
 import tempfile
 
-from memory_machines_test import ACCLAUNCH, DEADLINE, TRAIN_GPT, Machines, Rejoining, losses, text_of
+from memory_machines_test import ACCLAUNCH, DEADLINE, TRAIN_GPT, Machines, Rejoining, losses, steps_of, text_of
 
 
 def machines_by_step(path, workers):
-    """The number of machines that made each step. A rank 0 that is killed may leave half a line of its last step, which
-    the others have then made too."""
-    made = {}
-    for line in path.read_text().splitlines():
-        try:
-            step = json.loads(line)
-        except ValueError:
-            continue
-        made[step["step"]] = len(step["ranks"]) // workers
+    """The number of machines that made each step. If a line is missing, because rank 0 was killed, the others have made
+    the step too."""
+    made = {step["step"]: len(step["ranks"]) // workers for step in steps_of(path)}
     for step in range(1, max(made) + 1):
         made.setdefault(step, made.get(step - 1))
     return made

@@ -61,16 +61,18 @@ class Machines:
         self.daemon.stop()
 
 
-def losses(path):
-    """The losses by step; the last one of a step that was made twice. A killed rank may leave half a line."""
-    made = {}
+def steps_of(path):
+    """The steps that a run has written; a killed rank may leave half a line."""
     for line in path.read_text().splitlines():
         try:
-            step = json.loads(line)
+            yield json.loads(line)
         except ValueError:
             continue
-        made[step["step"]] = step["loss"]
-    return made
+
+
+def losses(path):
+    """The losses by step; the last one of a step that was made twice."""
+    return {step["step"]: step["loss"] for step in steps_of(path)}
 
 
 def text_of(folder):
