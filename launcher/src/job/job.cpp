@@ -443,9 +443,9 @@ asio::awaitable<void> Job::renew_round() {
     attempt_->rank_monitor->set_first_rank(specs.front().rank);
   }
   // Where machines join, the others first finish their step, while the new workers start.
-  attempt_->to_rejoin = plan_.supervision.shutdown_timeout +
-                        (is_anyone_lost ? std::chrono::seconds(0) : plan_.rendezvous.join_timeout);
-  attempt_->supervisor->replace(std::move(specs), attempt_->to_rejoin);
+  const std::chrono::seconds to_join =
+      is_anyone_lost ? std::chrono::seconds(0) : plan_.rendezvous.join_timeout;
+  attempt_->supervisor->replace(std::move(specs), plan_.supervision.shutdown_timeout + to_join);
   if (const auto end = rounds_->known_end()) {  // the new round has ended already
     follow(*end);
   }

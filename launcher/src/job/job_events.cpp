@@ -435,8 +435,8 @@ void Job::on_rejoined(bool rejoined) {
     say("all workers have rejoined", LogLevel::info);
     return;
   }
-  const std::string line =
-      fmt::format("workers did not rejoin within {} s", attempt_->to_rejoin.count());
+  const std::string line = fmt::format("workers did not rejoin within {} s",
+                                       attempt_->supervisor->time_to_rejoin().count());
   say(line + "; starting all again", LogLevel::err);
   if (advance(JobEvent::worker_failed) == JobAction::announce) {
     rounds_->end({.exit_status = report::kTimedOut,

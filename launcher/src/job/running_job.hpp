@@ -83,7 +83,6 @@ struct Attempt {
   std::exception_ptr fault;                            ///< of starting them
   /// Workers of the round are lost, and those of this machine that run are kept for the next one.
   bool is_renewed = false;
-  std::chrono::seconds to_rejoin{};  ///< time limit for the workers of the last renewed round
   /// Result of the last round, if this machine has settled it while its workers ran: the job ends,
   /// or `round_` is the next round, which begins with new workers.
   std::optional<rendezvous::RoundResult> result;

@@ -135,7 +135,7 @@ void Supervisor::note_start(std::size_t index, const WorkerSpec& spec) {
   }
 }
 
-void Supervisor::replace(std::vector<WorkerSpec> specs, std::chrono::milliseconds limit) {
+void Supervisor::replace(std::vector<WorkerSpec> specs, std::chrono::seconds limit) {
   specs_ = std::move(specs);
   time_to_rejoin_ = limit;
   handle(AttemptEvent::round_formed);

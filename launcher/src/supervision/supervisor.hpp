@@ -111,7 +111,9 @@ class Supervisor {
   void hold() { handle(AttemptEvent::workers_lost); }
   /// The next round is formed: starts those workers that have ended, and waits until all have
   /// rejoined, at most for `limit`. specs: of all workers.
-  void replace(std::vector<WorkerSpec> specs, std::chrono::milliseconds limit);
+  void replace(std::vector<WorkerSpec> specs, std::chrono::seconds limit);
+  /// Returns that limit.
+  [[nodiscard]] std::chrono::seconds time_to_rejoin() const noexcept { return time_to_rejoin_; }
   [[nodiscard]] AttemptState state() const noexcept { return state_; }
 
  private:
@@ -146,7 +148,7 @@ class Supervisor {
   std::vector<WorkerProcess> processes_;
   // What `replace` was given.
   std::vector<WorkerSpec> specs_;
-  std::chrono::milliseconds time_to_rejoin_{};
+  std::chrono::seconds time_to_rejoin_{};
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
   std::size_t first_to_fail_ = 0;

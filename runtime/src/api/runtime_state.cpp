@@ -41,22 +41,8 @@ void pin_choices() {
   }
 }
 
-}  // namespace
-
-void check_save_async(const settings::ShardingSettings& settings) {
-  const char* const what = settings.state_dict_type == settings::StateDictType::full
-                               ? "fsdp_state_dict_type FULL_STATE_DICT"
-                           : settings.save_16bit_model ? "zero3_save_16bit_model"
-                                                       : nullptr;
-  if (what != nullptr) {
-    throw Error(Errc::not_supported,
-                fmt::format("save_async with {}: the weights are gathered while they are written; "
-                            "use SHARDED_STATE_DICT without a 16-bit model, and acclaunch "
-                            "merge-weights for the whole model, or leave save_async out",
-                            what));
-  }
-}
-
+/// Throws Error(not_supported) if replicas on other machines do not have all state of a machine,
+/// and the number of machines may change; Error(config) without memory for snapshots.
 void check_replicas(const settings::RuntimeSettings& settings) {
   if (!settings.elastic_replicas) {
     return;
@@ -79,6 +65,27 @@ void check_replicas(const settings::RuntimeSettings& settings) {
                 fmt::format("elastic_replicas with a shard size of {} on machines of {} ranks: the "
                             "shards of a copy must lie on one machine",
                             shards, identity.local_world_size));
+  }
+  if (settings.snapshot_memory.empty()) {
+    throw Error(Errc::config,
+                "elastic_replicas needs memory for snapshots from the launcher: set "
+                "memory_checkpoint_every for acclaunch, not in the program");
+  }
+}
+
+}  // namespace
+
+void check_save_async(const settings::ShardingSettings& settings) {
+  const char* const what = settings.state_dict_type == settings::StateDictType::full
+                               ? "fsdp_state_dict_type FULL_STATE_DICT"
+                           : settings.save_16bit_model ? "zero3_save_16bit_model"
+                                                       : nullptr;
+  if (what != nullptr) {
+    throw Error(Errc::not_supported,
+                fmt::format("save_async with {}: the weights are gathered while they are written; "
+                            "use SHARDED_STATE_DICT without a 16-bit model, and acclaunch "
+                            "merge-weights for the whole model, or leave save_async out",
+                            what));
   }
 }
 
@@ -358,13 +365,8 @@ void RuntimeState::rejoin() {
 }
 
 /// Memory that cannot be opened (by a worker in a container of its own) costs only the snapshots:
-/// of all ranks, since none is of use alone.
+/// of all ranks, since none is of use alone. Elastic replicas cannot go on without it.
 void RuntimeState::open_snapshots() {
-  if (settings.elastic_replicas && settings.snapshot_memory.empty()) {
-    throw Error(Errc::config,
-                "elastic_replicas needs memory for snapshots from the launcher: set "
-                "memory_checkpoint_every for acclaunch, not in the program");
-  }
   if (settings.sharding.memory_checkpoint_every == 0 || settings.snapshot_memory.empty()) {
     return;
   }

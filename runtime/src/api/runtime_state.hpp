@@ -145,10 +145,6 @@ class RuntimeState {
 /// Throws Error(not_supported) if saves beside the training are not possible with these settings.
 void check_save_async(const settings::ShardingSettings& settings);
 
-/// Throws Error(not_supported) if replicas on other machines do not have all state of a machine,
-/// and the number of machines may change.
-void check_replicas(const settings::RuntimeSettings& settings);
-
 /// Throws Error(not_supported) that lists the settings that this version or build does not support.
 void check_supported(const settings::RuntimeSettings& settings);
 

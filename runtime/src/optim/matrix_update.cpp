@@ -2,6 +2,7 @@
 #include "optim/matrix_update.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/optimizer_sizes.hpp"
 #include "sharding/host_array.hpp"
 
 #include <algorithm>
@@ -10,13 +11,6 @@
 #include <utility>
 
 namespace acc::optim {
-namespace {
-
-/// Elements of a window, with all shards, unless a number per rank is given: owners are balanced
-/// within a window, and its memory is limited. A larger flat parameter is alone in one.
-constexpr std::int64_t kWindowNumel = std::int64_t{1} << 25;
-
-}  // namespace
 
 std::vector<int> assign_owners(std::span<const OwnedTask> tasks, int ranks) {
   std::vector<std::size_t> order(tasks.size());

@@ -5,6 +5,7 @@
 // runtime.
 #include "commands/estimate_memory/memory_model.hpp"
 
+#include "acc/base/optimizer_sizes.hpp"
 #include "acc/settings/strategy.hpp"
 
 #include <algorithm>
@@ -14,8 +15,6 @@ namespace {
 
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kHalf = 2;
-/// Elements of matrices that are updated at a time.
-constexpr std::int64_t kWindow = std::int64_t{1} << 25;
 
 /// Adds up the memory of one rank for one strategy and offload.
 class Model {
@@ -104,7 +103,7 @@ class Model {
     place_state(memory_.optimizer, kFloat * size_.owned / size_.num_processes);
     const std::int64_t all = size_.wholes;
     const std::int64_t window =
-        all <= kWindow ? all : 2 * std::min(all, std::max(kWindow, size_.largest_unit));
+        all <= kWindowNumel ? all : 2 * std::min(all, std::max(kWindowNumel, size_.largest_unit));
     const std::int64_t shards = on_.shard_optimizer ? shards_ : 1;
     const bool shares = size_.on_cpu && !size_.copies;  // the directions of all ranks, in place
     const bool replicas = size_.num_processes > shards;

@@ -3,12 +3,18 @@
 
 #include "acc/base/optimizer_rules.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <numeric>
 #include <optional>
 
 /// Sizes of the states of optimizers, for the runtime and for estimates.
 namespace acc {
+
+/// Elements of whole parameters that are updated at a time, with all shards, unless a number per
+/// rank is given: owners are balanced within this window, and its memory is limited. A larger flat
+/// parameter is alone in one.
+inline constexpr std::int64_t kWindowNumel = std::int64_t{1} << 25;
 
 /// Returns the shape of a state that lies on the rank that owns a parameter. Empty if the parameter
 /// has no such state, and for a square with a longer side than `largest_side`.
