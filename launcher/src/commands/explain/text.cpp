@@ -213,9 +213,8 @@ std::string restarts_of(const LaunchPlan& plan) {
               ? "none"
               : "up to " + std::to_string(plan.supervision.max_restarts)) +
          (plan.supervision.rejoins ? ", of the failed worker alone; the others rejoin" : "") +
-         (plan.supervision.elastic_replicas ? ", also with more or fewer machines" : "") +
-         "; " + std::to_string(plan.supervision.shutdown_timeout.count()) +
-         " s from SIGTERM to SIGKILL";
+         (plan.supervision.elastic_replicas ? ", also with more or fewer machines" : "") + "; " +
+         std::to_string(plan.supervision.shutdown_timeout.count()) + " s from SIGTERM to SIGKILL";
 }
 
 std::string command_of(const LaunchPlan& plan) {
