@@ -139,29 +139,6 @@ void FlatParameter::round_master() {
   }
 }
 
-/// Gathers in the optimizer's dtype. With an offloaded optimizer the shard passes through the GPU,
-/// because groups only gather memory of their device.
-std::vector<float> FlatParameter::gather_master() {
-  device::Device& device = *context_.device;
-  const std::size_t nbytes = static_cast<std::size_t>(owned().numel) * nbytes_of(stored_);
-  const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-  if (!context_.on.shard_optimizer || traits_.ignored) {
-    HostArray values(*context_.updater, master(), stored_, owned().numel,
-                     HostArray::Copy::of_values);
-    return {values.data(), values.data() + numel};
-  }
-  const void* from = master();
-  const device::MemoryPtr copy = context_.copy_for_peers(from, nbytes, "gathered master weights");
-  if (copy) {
-    from = copy->data();
-  }
-  const flight::Scope scope(context_.groups.recorder.get(), "export", unit_name_);
-  const auto full = device.allocate(numel * nbytes_of(stored_), "gathered master weights");
-  context_.groups.shard->all_gather(from, full->data(), nbytes)->wait_released();
-  HostArray values(device, full->data(), stored_, layout_.padded_numel, HostArray::Copy::of_values);
-  return {values.data(), values.data() + numel};
-}
-
 void FlatParameter::publish() {
   const flight::Scope scope(context_.groups.recorder.get(), "publish", unit_name_);
   const auto numel = static_cast<std::size_t>(owned().numel);

@@ -60,9 +60,6 @@ class FlatParameter {
   void round_initial(float* values, std::size_t numel) const;
   /// Computes the rounded weights from the master weights.
   void round_master();
-  /// Returns the full master weights, [padded_numel] float32, in host memory on every rank; for an
-  /// ignored parameter this rank's own. Collective.
-  std::vector<float> gather_master();
   /// Declares that master and rounded weights have changed; the next unshard on any rank uses them.
   /// Collective.
   void publish();
