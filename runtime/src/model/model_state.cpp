@@ -78,23 +78,22 @@ sharding::Context make_context(const settings::RuntimeSettings& settings, shardi
   }
   const bool offloads_param =
       (gpu && asked.offload_param == settings::OffloadDevice::cpu) || asked.offload_param == kNvme;
-  return {.settings = own,
-          .on = on,
-          .groups = std::move(groups),
-          .device = device,
-          .updater = offloads_optimizer
-                         ? device::open_cpu_device(updater_threads(settings.identity))
-                     : swap ? swap
-                            : device,
-          .swap = swap,
-          .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
-          .precision = precision,
-          .codes = sharding::sent_codes(asked),
-          .by_rows = options.by_rows,
-          // mprotect(2) protects host memory only.
-          .guard = std::make_unique<sharding::ViewGuard>(settings.check && !gpu && !options.by_rows,
-                                                         settings.identity.rank),
-          .tracer = std::move(tracer)};
+  return {
+      .settings = own,
+      .on = on,
+      .groups = std::move(groups),
+      .device = device,
+      .updater = offloads_optimizer ? device::open_cpu_device(updater_threads(settings.identity))
+                 : swap             ? swap
+                                    : device,
+      .swap = swap,
+      .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
+      .precision = precision,
+      .codes = sharding::sent_codes(asked),
+      .by_rows = options.by_rows,
+      // mprotect(2) protects host memory only.
+      .guard = std::make_unique<sharding::ViewGuard>(settings.check && !gpu && !options.by_rows),
+      .tracer = std::move(tracer)};
 }
 
 }  // namespace

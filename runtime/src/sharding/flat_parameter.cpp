@@ -191,7 +191,8 @@ const void* FlatParameter::unshard() {
 
 void FlatParameter::show(const void* memory, DType dtype) {
   const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-  context_.guard->show(memory, numel * nbytes_of(dtype), nbytes_of(dtype), contents_);
+  context_.guard->show(memory, numel * nbytes_of(dtype), nbytes_of(dtype), contents_,
+                       context_.settings.identity.rank);
 }
 
 void FlatParameter::hide() {

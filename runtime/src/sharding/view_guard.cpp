@@ -152,7 +152,7 @@ void install() {
 
 }  // namespace
 
-ViewGuard::ViewGuard(bool on, int rank) : on_(on), rank_(rank) {
+ViewGuard::ViewGuard(bool on) : on_(on) {
   if (on_) {
     static std::once_flag once;
     std::call_once(once, install);
@@ -160,7 +160,7 @@ ViewGuard::ViewGuard(bool on, int rank) : on_(on), rank_(rank) {
 }
 
 void ViewGuard::show(const void* memory, std::size_t nbytes, std::size_t width,
-                     const Contents& contents) {
+                     const Contents& contents, int rank) {
   if (!on_) {
     return;
   }
@@ -171,7 +171,7 @@ void ViewGuard::show(const void* memory, std::size_t nbytes, std::size_t width,
   }
   range->contents = &contents;
   range->width = width;
-  range->rank = rank_;
+  range->rank = rank;
   range->nbytes = std::max(range->nbytes.load(), (nbytes + kPage - 1) / kPage * kPage);
   range->protect(PROT_READ);
 }

@@ -30,14 +30,16 @@ class ViewGuard {
     std::vector<Part> parts;
   };
 
-  ViewGuard(bool on, int rank);
+  explicit ViewGuard(bool on);
   ~ViewGuard() { release(); }
   ViewGuard(const ViewGuard&) = delete;
   ViewGuard& operator=(const ViewGuard&) = delete;
 
   [[nodiscard]] bool on() const noexcept { return on_; }
-  /// Allows the program to read. width: bytes of one element; contents: lives until `release`.
-  void show(const void* memory, std::size_t nbytes, std::size_t width, const Contents& contents);
+  /// Allows the program to read. width: bytes of one element; contents: lives until `release`;
+  /// rank: for the line.
+  void show(const void* memory, std::size_t nbytes, std::size_t width, const Contents& contents,
+            int rank);
   /// Forbids every access to memory that was shown; does nothing for other memory.
   void hide(const void* memory);
   /// Allows the runtime to read and write.
@@ -47,7 +49,6 @@ class ViewGuard {
 
  private:
   bool on_;
-  int rank_;
   std::map<std::uintptr_t, GuardedRange*> shown_;  ///< by start address
 };
 
