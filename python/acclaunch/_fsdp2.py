@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from acclaunch import _dtensor, _local, _rows
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
                                 ParameterConfig, ShardsFunction, callback)
-from acclaunch._parameters import DTYPES, Uncopied, view
+from acclaunch._parameters import DTYPES, Uncopied, checksum, view
 from acclaunch._runtime import Runtime, release
 from acclaunch._sharding import Lifetime, Model, _inside, _shape, owned_parameters, put_in_later
 from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, put
@@ -390,10 +390,10 @@ class RowModel(Model):
         return found if sums == self.published[1] else {}
 
     def _sum_of_rows(self):
-        return _sum_of_words(member.own for member in self.rows)
+        return checksum(member.own for member in self.rows)
 
     def _sum_of_whole(self, whole, rank=None):
-        return _sum_of_words(_rows.own_rows(each, self.root.mesh, rank) for each in whole)
+        return checksum(_rows.own_rows(each, self.root.mesh, rank) for each in whole)
 
     def _whole(self):
         return {member.sharded: member.working.detach() for member in self.rows}
@@ -700,22 +700,6 @@ def _check_kind(tensor, name):
         raise NotSupportedError(f"parameter '{name}' is a {type(tensor).__name__} with functions of its own for "
                                 "gathering or computing (such as a quantised weight), which the engine acc does not "
                                 "support: it gathers plain tensors, of any dtype")
-
-
-def _sum_of_words(tensors):
-    """A number below 2**53 in which a change of the values shows, and one of their order."""
-    total = 0
-    for each in tensors:
-        found = each.detach().contiguous().view(-1).view(torch.uint8)
-        found = found.clone() if found.storage_offset() % 8 else found
-        words = found.numel() // 8 * 8
-        for part in found[:words].view(torch.int64).split(_WEIGHTS.numel()):
-            total = total * 3 + torch.dot(part, _WEIGHTS[:part.numel()])  # int64, which wraps around
-        total = total * 3 + found[words:].sum()
-    return float(int(total) % (2 ** 53 - 111))
-
-
-_WEIGHTS = torch.arange(1, 2 ** 17, 2)
 
 
 def _rows_of(parameter, name, mesh):

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from acclaunch import _muon, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
+from acclaunch._parameters import needs_of
 from acclaunch._units import as_plain, grad_of
 
 # They treat each element of a parameter by itself.
@@ -40,14 +41,8 @@ def serve():
 
 def _refuse_other_rules(optimizer):
     """Optimizers that are known to differ, or to fail, on the rows of a parameter."""
-    cls = type(optimizer)
-    if cls.__module__.partition(".")[0] == "bitsandbytes":
-        what = "blocks of elements that begin with the whole parameter"
-    elif cls.__name__ == "ZeroRedundancyOptimizer":
-        what = "whole parameters, which it divides over ranks itself"
-    else:
-        return
-    if any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
+    cls, what = type(optimizer), needs_of(optimizer)
+    if what and any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
         raise NotSupportedError(f"{cls.__module__}.{cls.__name__} on parameters that are divided over ranks: it needs "
                                 f"{what}, which the engine acc does not give it (docs/engine.md)")
 

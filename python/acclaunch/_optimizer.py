@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, LrScheduleConfig, MatrixFunction,
                                 NotSupportedError, ParameterGroup, ShardsFunction, StepInfo, callback, library, real,
                                 text)
-from acclaunch._parameters import DTYPES, ShardedParameter, view
+from acclaunch._parameters import DTYPES, ShardedParameter, needs_of, view
 from acclaunch._runtime import model_of, release
 
 __all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Adafactor",
@@ -226,6 +226,11 @@ class Optimizer:
         self._schedule = function
 
 
+def _part(shard, address, dtype, device):
+    """A tensor of the values at an address of this rank's part of a parameter. device: of the module."""
+    return view(address, torch.Size((shard.numel,)), dtype, torch.device("cpu") if shard.in_host_memory else device)
+
+
 class TorchOptimizer(Optimizer):
     """An optimizer whose update is that of an optimizer of torch, for this rank's shards. Reduction, mean,
     clipping and loss scale are the runtime's.
@@ -234,7 +239,7 @@ class TorchOptimizer(Optimizer):
     [(name, parameter)], this rank's shards: master weights, one dimension, possibly without elements.
     options: passed to it. `torch`: the optimizer that it made, for param_groups and schedulers. Collective.
     Raises NotSupportedError for rules that are known to need more than one element at a time (LBFGS, Muon,
-    Adafactor, those of bitsandbytes); others of that kind differ from those without shards."""
+    Adafactor, those of bitsandbytes, ZeroRedundancyOptimizer); others of that kind differ from those without shards."""
 
     def __init__(self, module, make, **options):
         this = weakref.ref(self)  # without a cycle, the optimizer ends with its last reference
@@ -245,14 +250,13 @@ class TorchOptimizer(Optimizer):
         self._library.optimizer_shards(self.handle, callback(ShardsFunction, self._collect),
                                        self._library.callback_context)
         self.torch = make(list(zip(self._names, self._shards)), **options)
-        cls = type(self.torch)
+        cls, what = type(self.torch), needs_of(self.torch, ("LBFGS", "Muon", "Adafactor"))
         own = {"Muon": "acc.Muon", "Adafactor": "acc.Adafactor", "AdamW8bit": "acc.AdamW(…, states_8bit=True)",
                "Adam8bit": "acc.AdamW(…, weight_decay=0, states_8bit=True)",
                "Lion8bit": "acc.Lion(…, states_8bit=True)"}
-        if cls.__name__ in ("LBFGS", "Muon", "Adafactor") or cls.__module__.partition(".")[0] == "bitsandbytes":
-            raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs more than one element "
-                                    "at a time, and gets the elements of a shard" + (
-                                        f": use {own[cls.__name__]}" if cls.__name__ in own else ""))
+        if what:
+            raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs {what}, and gets the "
+                                    "elements of a shard" + (f": use {own[cls.__name__]}" if cls.__name__ in own else ""))
         self._updates = False
         self.torch.zero_grad = lambda set_to_none=True: this().zero_grad(set_to_none)
         self.torch.register_step_pre_hook(lambda *_: this()._require_update())
@@ -262,26 +266,20 @@ class TorchOptimizer(Optimizer):
             raise InvalidArgumentError("step() of `torch`, the optimizer in an acc.TorchOptimizer, has no "
                                        "gradients: call step() of the acc.TorchOptimizer")
 
-    def _tensor(self, shard, address, dtype):
-        device = torch.device("cpu") if shard.in_host_memory else self.model.device
-        if shard.numel == 0:
-            return torch.empty(0, dtype=dtype, device=device)
-        return view(address, torch.Size((shard.numel,)), dtype, device)
-
     def _collect(self, shards, count, _):
         for shard in shards[:count]:
             self._names.append(shard.name.decode())
             self._offsets.append(shard.offset)
             self._shards.append(torch.nn.Parameter(
-                self._tensor(shard, shard.weights, DTYPES[shard.dtype])))
+                _part(shard, shard.weights, DTYPES[shard.dtype], self.model.device)))
 
     def _update(self, shards, count, _):
         self._updates = True
         try:
             for parameter, shard in zip(self._shards, shards[:count]):
                 # None: requires_grad was False in every backward since the last step.
-                parameter.grad = None if shard.gradient is None else self._tensor(
-                    shard, shard.gradient, torch.float32).to(parameter.dtype)
+                parameter.grad = None if shard.gradient is None else _part(
+                    shard, shard.gradient, torch.float32, self.model.device).to(parameter.dtype)
             self.torch.step()
         finally:
             self._updates = False
@@ -386,16 +384,11 @@ class UpdateRule(Optimizer):
                                                 library().callback_context, _names(names), len(names)))
 
     def _shard(self, shard, names):
-        device = torch.device("cpu") if shard.in_host_memory else self._device
-
-        def tensor(address, dtype):
-            return view(address, torch.Size((shard.numel,)), dtype, device) if shard.numel else \
-                torch.empty(0, dtype=dtype, device=device)
-
         return Shard(shard.name.decode(), shard.offset, bool(shard.weight_decay),
-                     tensor(shard.weights, DTYPES[shard.dtype]),
-                     None if shard.gradient is None else tensor(shard.gradient, torch.float32),
-                     {name: tensor(shard.states[number], torch.float32) for number, name in enumerate(names)})
+                     _part(shard, shard.weights, DTYPES[shard.dtype], self._device),
+                     None if shard.gradient is None else _part(shard, shard.gradient, torch.float32, self._device),
+                     {name: _part(shard, shard.states[number], torch.float32, self._device)
+                      for number, name in enumerate(names)})
 
 
 _MATRIX_STATES = {"whole": lambda rows, columns: (rows, columns), "rows": lambda rows, columns: (rows,),

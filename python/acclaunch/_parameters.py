@@ -14,6 +14,33 @@ DTYPES = tuple(getattr(torch, name, None) for name in (
     "float32", "bfloat16", "float16", "float64", "", "uint8", "bool", "int8", "int16", "uint16", "int32",
     "uint32", "int64", "uint64", "complex32", "complex64", "complex128", "float8_e4m3fn",
     "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"))
+# What optimizers need that differ, or fail, on a part of a parameter: by their package, or by the name of their class.
+_NEEDS = {"bitsandbytes": "blocks of elements that begin with the whole parameter",
+          "ZeroRedundancyOptimizer": "whole parameters, which it divides over ranks itself"}
+
+
+def needs_of(optimizer, more=()):
+    """What an optimizer, or the class that it is a subclass of, is known to need; None: nothing. more: names of further
+    classes, which need more than one element at a time."""
+    needs = _NEEDS | dict.fromkeys(more, "more than one element at a time")
+    keys = (key for cls in type(optimizer).__mro__ for key in (cls.__module__.partition(".")[0], cls.__name__))
+    return next((needs[key] for key in keys if key in needs), None)
+
+
+_WEIGHTS = torch.arange(1, 2 ** 17, 2, device="cpu")
+
+
+def checksum(tensors):
+    """A number below 2**53 in which a change of the values shows, and one of their order."""
+    total = 0
+    for each in tensors:
+        found = each.detach().contiguous().view(-1).view(torch.uint8)
+        if found.numel() % 8 or found.storage_offset() % 8:
+            found = torch.nn.functional.pad(found, (0, -found.numel() % 8))
+        weights = _WEIGHTS.to(found.device)
+        for part in found.view(torch.int64).split(len(weights)):
+            total = total * 3 + (part * weights[:len(part)]).sum()  # int64, which wraps around
+    return float(int(total) % (2 ** 53 - 111))
 
 
 class Uncopied:

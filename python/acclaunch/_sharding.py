@@ -12,7 +12,7 @@ from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE, Confi
                                 ExportConfig, FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
                                 TrafficReport, VisitFunction, callback, library, path_of)
-from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
+from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, checksum, view
 from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit, in_backward, top_hooks
 
@@ -730,11 +730,6 @@ def _refuse_gradient(parameter):
                                "outside, or under torch.no_grad()")
 
 
-def _sum_of_bits(tensor):
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
-    return tensor.detach().contiguous().view(integers).sum(dtype=torch.int64).item()
-
-
 @contextlib.contextmanager
 def gathered(module):
     """A context in which each rank has all parameters of the module, with the values and the dtype of the
@@ -753,7 +748,7 @@ def gathered(module):
         raise InvalidArgumentError("acc.gathered in a forward or backward of the module")
     members = {member.names[0]: member for unit in model.units for member in unit.members}
     values = _full_tensors(model, rank0_only=False, on_host=False, wanted=members.__contains__)
-    sums = {name: _sum_of_bits(value) for name, value in values.items()}
+    sums = {name: checksum([value]) for name, value in values.items()}
     parameters = {}
     for name, member in members.items():
         parameter = torch.nn.Parameter(values.pop(name), member.sharded.requires_grad)
@@ -768,7 +763,7 @@ def gathered(module):
         model.gathered = False
         for member in members.values():
             member.put(member.sharded)
-    changed = [name for name, parameter in parameters.items() if _sum_of_bits(parameter) != sums[name]]
+    changed = [name for name, parameter in parameters.items() if checksum([parameter]) != sums[name]]
     if changed:
         raise InvalidArgumentError(
             f"parameter '{changed[0]}'" + (f" and {len(changed) - 1} more" if changed[1:] else "")

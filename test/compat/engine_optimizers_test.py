@@ -133,8 +133,10 @@ def faults():
             if not worst <= tolerance:
                 yield f"{name}: {key} differs by {worst}"
     bitsandbytes = type("AdamW8bit", (torch.optim.AdamW,), {"__module__": "bitsandbytes.optim.adamw"})
+    own = type("OwnAdamW8bit", (bitsandbytes,), {"__module__": "own"})
     for name, cls, message in [(name, getattr(torch.optim, name), message) for name, message in REFUSED.items()] + [
-            ("bitsandbytes", bitsandbytes, "bitsandbytes.optim.adamw.AdamW8bit on parameters that are divided")]:
+            ("bitsandbytes", bitsandbytes, "bitsandbytes.optim.adamw.AdamW8bit on parameters that are divided"),
+            ("a subclass of one", own, "own.OwnAdamW8bit on parameters that are divided")]:
         try:
             trained(cls, {"lr": 1e-2}, True)
             yield f"{name} is not refused"

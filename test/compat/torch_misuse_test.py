@@ -220,10 +220,6 @@ def failing_rule(acc):
     optimizer.step()
 
 
-def whole_rule(acc):
-    acc.TorchOptimizer(sharded(acc), torch.optim.LBFGS)
-
-
 def other_shards(acc):
     model = sharded(acc)
     optimizer = acc.TorchOptimizer(model, torch.optim.Adam)
@@ -335,10 +331,12 @@ def on_meta(make):
         return make()
 
 
-def changed_in_gathered(acc):
-    model = sharded(acc)
-    with acc.gathered(model):
-        model[0].weight.data.zero_()
+def changed_in_gathered(change):
+    def run(acc):
+        model = sharded(acc, lambda: nn.Sequential(nn.Linear(3, 3)))
+        with acc.gathered(model):
+            change(model[0].weight.data)
+    return run
 
 
 def backward_in_gathered(acc):
@@ -420,8 +418,11 @@ MISTAKES = {
     "a rate of torch's schedulers": (
         lambda acc: torch.optim.lr_scheduler.LambdaLR(acc.SGD(sharded(acc)), lambda step: 1.0),
         "AttributeError|TypeError", "param_groups|not an Optimizer"),
-    "changed in gathered": (changed_in_gathered, "InvalidArgumentError",
-                            "parameter '0.weight' changed in acc.gathered"),
+    **{f"{what} in gathered": (changed_in_gathered(change), "InvalidArgumentError",
+                               "parameter '0.weight' changed in acc.gathered") for what, change in (
+        ("changed", torch.Tensor.zero_), ("rows exchanged", lambda data: data.copy_(data.flip(0))),
+        ("bytes of the last value exchanged", lambda data: data.view(torch.uint8)[-1, -4:].copy_(
+            data.view(torch.uint8)[-1, -4:].flip(0))))},
     "a backward in gathered": (backward_in_gathered, "InvalidArgumentError", "lose the gradients"),
     "a step in gathered": (step_in_gathered, "InvalidArgumentError",
                            r"optimizer.step\(\) in acc.gathered"),
@@ -486,8 +487,11 @@ MISTAKES = {
     "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
     "a rate of torch's optimizer": (rate_of_torch, "InvalidArgumentError", "set them there"),
     "an exception of torch's optimizer": (failing_rule, "TypeError", "closure"),
-    "an optimizer of torch for whole parameters": (whole_rule, "NotSupportedError",
-                                                   "LBFGS needs more than one element"),
+    **{f"the optimizer {cls.__name__} for whole parameters": (
+        lambda acc, cls=cls: acc.TorchOptimizer(sharded(acc), cls), "NotSupportedError", f"{cls.__name__} needs {what}")
+       for cls, what in ((torch.optim.LBFGS, "more than one element"),
+                         (type("OwnAdafactor", (torch.optim.Adafactor,), {}), "more than one element"),
+                         (type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {}), "whole parameters"))},
     "state of other shards": (other_shards, "ConfigError", "same number of ranks"),
     "zero_grad of a part": (zero_grad_of_a_part, "InvalidArgumentError", "of a part .Linear. of"),
     "step after zero_grad": (step_after_zero_grad, "InvalidArgumentError",
