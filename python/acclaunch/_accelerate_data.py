@@ -9,6 +9,8 @@ import os
 import pathlib
 import sys
 
+from acclaunch._imports import call_after_imports
+
 FILE = "acc_data_order.json"  # in a folder of save_state
 
 
@@ -57,7 +59,7 @@ def _serve_loaders(module):
     import torch
     from accelerate.utils import broadcast_object_list, send_to_device, synchronize_rng_states
     from acclaunch._data_loader import DataBatchSampler, _Items, _Numbered
-    from acclaunch.data import DataOrder, is_recorded
+    from acclaunch._data_order import DataOrder, is_recorded
 
     class OrderedDataLoader(module.DataLoaderShard):
         """A prepared loader whose iterations are the epochs of a DataOrder. The first one after load_state is what is
@@ -261,12 +263,6 @@ def _load_positions(loaders, path):
         loader.load_state_dict(state)
 
 
-_installed = False
-
-
+@functools.cache
 def install():
-    global _installed
-    if not _installed:
-        _installed = True
-        from acclaunch._engine import call_after_imports
-        call_after_imports({"accelerate.data_loader": _serve_loaders, "accelerate.checkpointing": _serve_checkpoints})
+    call_after_imports({"accelerate.data_loader": _serve_loaders, "accelerate.checkpointing": _serve_checkpoints})

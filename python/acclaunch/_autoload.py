@@ -3,24 +3,11 @@
 
 import contextlib
 import importlib
-import logging
 import os
 import sys
 import traceback
 
-
-def quietly(function):
-    """Returns the result of `function`, which runs in another package's import: if it fails, that import must
-    not fail, so None is returned and a line is logged. Only a program that was told to use this package
-    (--cpu_backend acc, --engine acc) shows the line by default."""
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001: whatever it is
-        is_told = os.environ.get("ACC_CPU_BACKEND") or os.environ.get("ACC_ENGINE")
-        level = logging.WARNING if is_told else logging.INFO
-        logging.getLogger("acclaunch").log(level, "a part of acclaunch cannot be used in this process: %s: %s",
-                                           type(error).__name__, error)
-        return None
+from acclaunch._imports import quietly
 
 
 def _import():

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate, get_worker_info
 
 from acclaunch._library import ConfigError, InvalidArgumentError
-from acclaunch.data import DataOrder, is_recorded, share
+from acclaunch._data_order import DataOrder, is_recorded, share
 
 
 def _ranks(rank, world_size):

@@ -4,15 +4,12 @@ the engine does not serve is refused at the call, so that no program trains on t
 
 import atexit
 import functools
-import importlib.machinery
-import importlib.util
 import inspect
 import multiprocessing
 import os
 import sys
-import weakref
 
-optimizers = weakref.WeakSet()  # that the program has made
+from acclaunch._imports import call_after_imports, optimizers
 
 
 def _watch_optimizers(module):
@@ -151,68 +148,6 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
               "accelerate.utils.dataclasses": _serve_plugins, "peft.utils.save_and_load": _serve_peft}
 
 
-class _Finder:
-    """Calls a function with each of these modules at the end of its import."""
-
-    def __init__(self, functions):
-        self.functions = functions
-        self.searching = None
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in self.functions or name == self.searching:
-            return None
-        self.searching = name
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.searching = None
-        if spec is not None:  # a program may look for a spec without an import, or import once more after a failure
-            _call_after_import(spec, lambda module: self.functions.pop(name)(module))
-        return spec
-
-
-class _Finishing(importlib.machinery.ModuleSpec):
-    """Of a module whose import has not ended: calls functions then. The import system sets `_initializing` when it
-    begins and when it ends."""
-
-    @property
-    def _initializing(self):
-        return self.begun
-
-    @_initializing.setter
-    def _initializing(self, begun):
-        if begun:
-            self.begun = True
-            return
-        functions = self.functions
-        self.__class__ = importlib.machinery.ModuleSpec
-        del self.functions, self.begun
-        self._initializing = False
-        if self.name in sys.modules:  # else the import has failed
-            for function in functions:
-                function(sys.modules[self.name])
-
-
-def _call_after_import(spec, function):
-    if not isinstance(spec, _Finishing):
-        spec.functions, spec.begun, spec.__class__ = [], getattr(spec, "_initializing", False), _Finishing
-    spec.functions.append(function)
-
-
-def call_after_imports(functions):
-    """Calls each of these functions, which are by the names of modules, with its module at the end of its import."""
-    waiting = {}
-    for name, function in functions.items():
-        module = sys.modules.get(name)
-        if module is None:
-            waiting[name] = function
-        elif getattr(module.__spec__, "_initializing", False):
-            _call_after_import(module.__spec__, function)
-        else:
-            function(module)
-    sys.meta_path.insert(0, _Finder(waiting))
-
-
 def _say_if_unused():
     used = "acclaunch._fsdp2" in sys.modules and sys.modules["acclaunch._fsdp2"].was_used()
     failed = getattr(sys, "last_value", None) is not None
@@ -241,15 +176,8 @@ def _require_snapshots(*_):
             "(docs/engine.md, \"Snapshots in memory\"), or leave memory_checkpoint_every out")
 
 
-_installed = False
-
-
+@functools.cache  # also in a worker that --preload forked from a process that has done it
 def install():
-    """Does nothing in a worker that --preload forked from a process that has done it."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     _check_settings()
     if os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

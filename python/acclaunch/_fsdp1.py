@@ -24,7 +24,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 
-from acclaunch import _dtensor, _engine, _fsdp2, _rows
+from acclaunch import _dtensor, _fsdp2, _rows
+from acclaunch._imports import optimizers
 from acclaunch._library import InvalidArgumentError, NotSupportedError
 from acclaunch._parameters import Uncopied
 from acclaunch._sharding import _refuse_gradient
@@ -98,7 +99,7 @@ class _Replaced(torch.nn.Parameter):
 def _replace(successors):
     """successors: by a parameter, the DTensor in its place. The optimizers that have been made of the parameters get
     their successors, as torch's FSDP keeps the original objects."""
-    for optimizer in list(_engine.optimizers):
+    for optimizer in list(optimizers):
         _rows.exchange(optimizer, successors)
     for parameter in successors:
         parameter.grad = None

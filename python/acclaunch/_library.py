@@ -241,6 +241,35 @@ ProgramValue = sized("ProgramValue", ("name", c.c_char_p), ("kind", c.c_int32),
                      ("bytes", c.c_void_p), ("num_bytes", c.c_size_t))
 
 
+def program_values(items):
+    """An array of ProgramValue, of (name, value, True for that of a rank). Raises InvalidArgumentError with its name for
+    a value that no checkpoint holds."""
+    values = (ProgramValue * len(items))()
+    values.kept = []  # bytes that live as long as the array
+    for made, (name, value, of_rank) in zip(values, items):
+        made.__init__(name=text(name, "the name of a value"), of_rank=of_rank)
+        what = f"value '{name}' of a checkpoint"
+        if isinstance(value, numbers.Integral):
+            made.kind, made.integer = 0, integer(value, c.c_int64, what)
+        elif isinstance(value, numbers.Real):
+            made.kind, made.real = 1, real(value, what)
+        elif isinstance(value, (bytes, str)):
+            data = value
+            if isinstance(value, str):
+                try:
+                    data = value.encode()
+                except UnicodeEncodeError:
+                    raise InvalidArgumentError(f"{what} is {value!r}, which cannot be written as UTF-8: "
+                                               "save bytes") from None
+            made.kind, made.num_bytes = 2, len(data)
+            made.bytes = c.cast(c.c_char_p(data), c.c_void_p)
+            values.kept.append(data)
+        else:
+            raise InvalidArgumentError(f"{what} must be an int, a float, a str or bytes, got "
+                                       f"{type(value).__name__}")
+    return values
+
+
 SeriesConfig = sized("SeriesConfig", ("total_limit", c.c_int32))
 
 
@@ -262,7 +291,6 @@ _CALLS = {
     "acc_runtime_in_mode_with_fsdp": (_TEXT, _POINTER, _POINTERS),
     "acc_runtime_device": (_POINTER, c.POINTER(DeviceInfo)),
     "acc_runtime_describe": (_POINTER, c.c_void_p, _SIZE),
-    "acc_runtime_last_micro_step": (_POINTER, _POINTER, _INTS),
     "acc_runtime_mean": (_POINTER, c.c_double, _DOUBLES),
     "acc_runtime_all_gather": (_POINTER, _DOUBLES, _SIZE, _DOUBLES),
     "acc_runtime_report": (_POINTER, c.POINTER(_TEXT), _DOUBLES, _SIZE),
@@ -275,7 +303,6 @@ _CALLS = {
     "acc_model_compute_dtype": (_POINTER, _INTS),
     "acc_model_memory": (_POINTER, c.POINTER(MemoryReport)),
     "acc_model_traffic": (_POINTER, c.POINTER(TrafficReport)),
-    "acc_model_reset_traffic": (_POINTER,),
     "acc_model_zero_grad": (_POINTER,),
     "acc_unit_parameter": _DECLARED,
     "acc_unit_tie": (_POINTER, _TEXT, Handle),
@@ -348,13 +375,11 @@ _OTHERS = {
     "acc_callback_returns": (None, _TEXT, c.c_double),
     "acc_callback_context": (_POINTER,),
     "acc_last_error_rank": (_INT,),
-    "acc_exit_status": (_INT, _INT),
     "acc_runtime_rank": (_INT, _POINTER),
     "acc_runtime_local_rank": (_INT, _POINTER),
     "acc_runtime_world_size": (_INT, _POINTER),
     "acc_runtime_gradient_accumulation_steps": (_INT, _POINTER),
     "acc_runtime_activation_checkpointing": (_INT, _POINTER),
-    "acc_model_numel": (c.c_int64, _POINTER),
     **{name: (None, _POINTER) for name in (
         "acc_fsdp_plugin_free", "acc_runtime_free", "acc_model_free", "acc_optimizer_free", "acc_no_grad_end",
         "acc_no_sync_end", "acc_gradients_free", "acc_program_state_free", "acc_checkpoint_series_free")},

@@ -6,6 +6,7 @@ next ones are read meanwhile."""
 import collections
 import collections.abc
 import ctypes as c
+import functools
 import os
 import tempfile
 
@@ -25,15 +26,14 @@ _SETTING = "zero_optimization.offload_optimizer.nvme_path"
 _IN_FILE = object()
 
 
+@functools.cache
 def _functions():
-    made = library()
-    if not hasattr(made, "file_memory_create"):
-        span = (c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t)
-        made.declare({"acc_file_memory_create": (c.POINTER(_Config), c.POINTER(c.c_void_p)),
-                      "acc_file_memory_wait": (c.c_void_p,),
-                      **{f"acc_file_memory_{name}": span for name in ("read", "start_reading", "write")}},
-                     {"acc_file_memory_free": (None, c.c_void_p)})
-    return made
+    span = (c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t)
+    library().declare({"acc_file_memory_create": (c.POINTER(_Config), c.POINTER(c.c_void_p)),
+                       "acc_file_memory_wait": (c.c_void_p,),
+                       **{f"acc_file_memory_{name}": span for name in ("read", "start_reading", "write")}},
+                      {"acc_file_memory_free": (None, c.c_void_p)})
+    return library()
 
 
 def _whole_pages(nbytes):

@@ -2,7 +2,6 @@
 """The runtime's optimizers."""
 
 import ctypes as c
-import io
 import math
 import typing
 import weakref
@@ -14,7 +13,7 @@ from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, L
                                 NotSupportedError, ParameterGroup, ShardsFunction, StepInfo, callback, library, real,
                                 text)
 from acclaunch._parameters import DTYPES, ShardedParameter, needs_of, view
-from acclaunch._runtime import model_of, release
+from acclaunch._runtime import from_bytes, model_of, release, to_bytes
 
 __all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb", "Muon", "Adafactor",
            "AdafactorTransformers", "SOAP", "Shampoo", "UpdateRule", "MatrixRule", "Shard", "OwnedMatrix", "Optimizer",
@@ -318,23 +317,21 @@ class TorchOptimizer(Optimizer):
 
     def state_of_rank(self):
         """The state of the optimizer of torch, of this rank's shards."""
-        out = io.BytesIO()
-        torch.save({"shards": self._layout(), "state": self.torch.state_dict()}, out)
-        return {self._STATE: out.getvalue()}
+        return {self._STATE: to_bytes({"shards": self._layout(), "state": self.torch.state_dict()})}
 
     def load_state_of_rank(self, state):
         """Takes the state from a checkpoint of the same shards. Raises ConfigError for any other."""
-        saved = state.of_rank(self._STATE)
-        if saved is None:
+        found = state.of_rank(self._STATE)
+        if found is None:
             raise ConfigError("the checkpoint has no state of an optimizer of torch for rank "
                               f"{self.model.runtime.rank}: load its weights alone with "
                               "acc.load_weights")
-        saved = torch.load(io.BytesIO(saved), weights_only=True)
-        if saved["shards"] != self._layout():
+        found = from_bytes(found)
+        if found["shards"] != self._layout():
             raise ConfigError("the state of the optimizer of torch was saved for other shards of the "
                               "parameters: resume with the same number of ranks and the same strategy, "
                               "or load the weights alone with acc.load_weights")
-        self.torch.load_state_dict(saved["state"])
+        self.torch.load_state_dict(found["state"])
 
 
 class Shard(typing.NamedTuple):

@@ -10,7 +10,7 @@ import os
 import torch
 
 from acclaunch import _recording
-from acclaunch._engine import call_after_imports
+from acclaunch._imports import call_after_imports
 
 # ---- the calls that are wrapped ------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 
 import ctypes as c
 import io
-import numbers
 import os
 import sys
 import warnings
@@ -12,7 +11,7 @@ import weakref
 import torch
 
 from acclaunch._library import (ERRORS, DeviceInfo, InvalidArgumentError, NotFoundError, NotSupportedError,
-                                ProgramValue, SeriesConfig, integer, library, path_of, real, text)
+                                ProgramValue, SeriesConfig, library, path_of, program_values, real, text)
 
 OLDEST_TORCH = (2, 6)
 
@@ -74,30 +73,48 @@ class SavedState:
 _EXTRA_STATES = "acc.extra_states"
 
 
+def to_bytes(value):
+    """What `from_bytes` takes, as bytes."""
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+def from_bytes(data):
+    """Raises an error for what is not a tensor, number, str or bytes, or a dict, list or tuple of them."""
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
 def _packed(states):
     """Extra states of modules as bytes. Raises InvalidArgumentError, with its name, for one that loading
     would refuse."""
     for name, value in states.items():
-        out = io.BytesIO()
         try:
-            torch.save(value, out)
-            torch.load(io.BytesIO(out.getvalue()), weights_only=True)
+            from_bytes(to_bytes(value))
         except Exception as error:
             raise InvalidArgumentError(
                 f"{name} (get_extra_state) is {type(value).__name__}, which cannot be saved: tensors, numbers, "
                 f"strings, bytes, and dicts, lists and tuples of them can ({error})") from error
-    out = io.BytesIO()
-    torch.save(states, out)
-    return out.getvalue()
+    return to_bytes(states)
 
 
 def _load_extra_states(model, state, directory):
     packed = state.get(_EXTRA_STATES)
     if packed is not None:
-        model.set_extra_states(torch.load(io.BytesIO(packed), weights_only=True), directory)
+        model.set_extra_states(from_bytes(packed), directory)
     elif model.has_extra_states():
         warnings.warn(f"{directory} has no extra states that this library saved: those of "
                       f"{', '.join(model.extra_states())} stay as they are")
+
+
+def _taken(handle, model, optimizer, source):
+    """The SavedState of a checkpoint that the library has loaded, of which model and optimizer take what torch has.
+    source: in messages."""
+    state = SavedState(handle)
+    model.read_buffers()
+    _load_extra_states(model, state, source)
+    optimizer.load_state_of_rank(state)
+    return state
 
 
 def _program_values(model, optimizer, state, of_rank):
@@ -109,32 +126,8 @@ def _program_values(model, optimizer, state, of_rank):
         if name == _EXTRA_STATES or name in own_of_rank:
             raise InvalidArgumentError(f"a value of a checkpoint may not be named '{name}', which the "
                                        "package uses")
-    items = [(name, value, 0) for name, value in {**(state or {}), **own}.items()]
-    items += [(name, value, 1) for name, value in {**(of_rank or {}), **own_of_rank}.items()]
-    values = (ProgramValue * len(items))()
-    values.kept = []  # bytes that live as long as the array
-    for made, (name, value, of_one) in zip(values, items):
-        made.__init__(name=text(name, "the name of a value"), of_rank=of_one)
-        what = f"value '{name}' of a checkpoint"
-        if isinstance(value, numbers.Integral):
-            made.kind, made.integer = 0, integer(value, c.c_int64, what)
-        elif isinstance(value, numbers.Real):
-            made.kind, made.real = 1, real(value, what)
-        elif isinstance(value, (bytes, str)):
-            data = value
-            if isinstance(value, str):
-                try:
-                    data = value.encode()
-                except UnicodeEncodeError:
-                    raise InvalidArgumentError(f"{what} is {value!r}, which cannot be written as UTF-8: "
-                                               "save bytes") from None
-            made.kind, made.num_bytes = 2, len(data)
-            made.bytes = c.cast(c.c_char_p(data), c.c_void_p)
-            values.kept.append(data)
-        else:
-            raise InvalidArgumentError(f"{what} must be an int, a float, a str or bytes, got "
-                                       f"{type(value).__name__}")
-    return values
+    return program_values([*((name, value, False) for name, value in {**(state or {}), **own}.items()),
+                           *((name, value, True) for name, value in {**(of_rank or {}), **own_of_rank}.items())])
 
 
 def _to_save(module, optimizer, state, of_rank):
@@ -188,12 +181,12 @@ class Runtime:
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.ExternalStream(info.stream, device=self.device))
 
-    def check_world_size(self):
-        """Raises NotSupportedError if the number of ranks has changed (--elastic_replicas): loaders of this package and
-        the program have divided the data among the old ones."""
-        now = self._library.runtime_world_size(self.handle)
-        if now != self.world_size:
-            raise NotSupportedError(f"the number of ranks has changed from {self.world_size} to {now} "
+    def check_place(self):
+        """Raises NotSupportedError if this process is another rank now, or the number of ranks has changed
+        (--elastic_replicas): loaders of this package and the program have divided the data among the old ones."""
+        rank, ranks = self._library.runtime_rank(self.handle), self._library.runtime_world_size(self.handle)
+        if (rank, ranks) != (self.rank, self.world_size):
+            raise NotSupportedError(f"rank {self.rank} of {self.world_size} ranks is now rank {rank} of {ranks} "
                                     "(--elastic_replicas), which Python programs do not follow in this version")
 
     def describe(self):
@@ -271,12 +264,8 @@ class Runtime:
         model = model_of(module)
         model.check_not_gathered("runtime.load")
         model.write_buffers()  # a checkpoint of another program may lack some
-        state = SavedState(self._library.make("runtime_load", self.handle, path_of(directory),
-                                              model.handle, optimizer.handle))
-        model.read_buffers()
-        _load_extra_states(model, state, directory)
-        optimizer.load_state_of_rank(state)
-        return state
+        return _taken(self._library.make("runtime_load", self.handle, path_of(directory), model.handle,
+                                         optimizer.handle), model, optimizer, directory)
 
 
 class CheckpointSeries:
@@ -333,14 +322,11 @@ class CheckpointSeries:
             resume(self._handle, model.handle, optimizer.handle, c.byref(handle), source, len(source))
         except NotFoundError:
             found = False
-        self._runtime.check_world_size()
+        self._runtime.check_place()
         if not found:
             return None
-        state = SavedState(handle)
+        state = _taken(handle, model, optimizer, os.fsdecode(source.value))
         state.source = os.fsdecode(source.value)
-        model.read_buffers()
-        _load_extra_states(model, state, state.source)
-        optimizer.load_state_of_rank(state)
         return state
 
     def can_rejoin(self, error):

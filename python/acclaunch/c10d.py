@@ -14,7 +14,8 @@ import sys
 
 import torch.distributed as dist
 
-from acclaunch import _accelerate, _autoload, _flight
+from acclaunch import _flight
+from acclaunch._imports import call_after_imports, quietly
 
 __all__ = ["register", "replace_gloo"]
 
@@ -34,8 +35,23 @@ def register():
     """Registers the back end, also with Accelerate; a second call does nothing."""
     if "ACC" not in dist.Backend._plugins:
         dist.Backend.register_backend("acc", _create, extended_api=True, devices=["cpu"])
-        _autoload.quietly(_accelerate.accept_acc)
-        _autoload.quietly(_set_timeouts_of_acc)
+        call_after_imports({"accelerate.state": _accept_acc}, quietly)
+        quietly(_set_timeouts_of_acc)
+
+
+def _accept_acc(state):
+    """Lets Accelerate accept `InitProcessGroupKwargs(backend="acc")` on the CPU, where it (1.15) replaces every back end
+    except mpi by gloo, and refuses the program's choice then. state: the module accelerate.state."""
+    prepare = getattr(state.PartialState, "_prepare_backend", None)
+    if prepare is None or hasattr(prepare, "__wrapped__"):  # another version, or done already
+        return
+
+    @functools.wraps(prepare)
+    def prepare_backend(self, cpu=False, sagemaker_dp=False, backend=None):
+        prepared, kind = prepare(self, cpu, sagemaker_dp, backend)
+        return backend if backend == "acc" and kind == state.DistributedType.MULTI_CPU else prepared, kind
+
+    state.PartialState._prepare_backend = prepare_backend
 
 
 def _set_timeouts_of_acc():
@@ -80,7 +96,7 @@ def follow_environment():
         replace_gloo()
     elif backend not in ("", "gloo"):
         raise ValueError(f"ACC_CPU_BACKEND is '{backend}', expected acc or gloo")
-    _autoload.quietly(_flight.serve)
+    quietly(_flight.serve)
 
 
 if dist.is_available():

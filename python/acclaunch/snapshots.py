@@ -13,7 +13,6 @@ for step in range(snapshots.resume(), steps):      # 0 at the first start
 ```
 """
 
-import io
 import mmap
 import os
 import random
@@ -29,6 +28,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
+from acclaunch._runtime import from_bytes, to_bytes
 
 _TENSOR = "acc.tensor"
 
@@ -252,7 +252,7 @@ class _Memory:
         """(state, copies of the tensors that it numbers) of the snapshot of a step in `steps`."""
         place = next(each for each in self._places() if each is not None and each.step == step)
         memory = self._mapped(place.start + place.nbytes)
-        state = _loaded(memory[place.start:place.start + place.meta_nbytes])
+        state = from_bytes(memory[place.start:place.start + place.meta_nbytes])
         values, tensors = torch.frombuffer(memory, dtype=torch.uint8), []
         at = place.start + _aligned(place.meta_nbytes)
         for dtype, shape in state["tensors"]:
@@ -262,16 +262,6 @@ class _Memory:
             tensors.append(made)
             at += _aligned(_nbytes(made))
         return state["objects"], tensors
-
-
-def _saved(state):
-    out = io.BytesIO()
-    torch.save(state, out)
-    return out.getvalue()
-
-
-def _loaded(meta):
-    return torch.load(io.BytesIO(meta), weights_only=True)
 
 
 class Snapshots:
@@ -355,11 +345,11 @@ class Snapshots:
         packed = {name: packer(each.state_dict()) for name, each in self.objects.items()}
         for name, each in packed.items():
             try:
-                _loaded(_saved(each))
+                from_bytes(to_bytes(each))
             except Exception as error:
                 raise InvalidArgumentError(f"Snapshots: the state of {name} cannot be kept: tensors, numbers, strings, "
                                            f"bytes, dicts, lists and tuples of them can ({error})") from error
-        meta = _saved({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in packer.tensors]})
+        meta = to_bytes({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in packer.tensors]})
         if self.ranks > 1:
             dist.barrier()  # all have the snapshot before this one, whose place is not written now
         try:
