@@ -127,8 +127,8 @@ def _if_replicated(value):
 
 
 class Locals:
-    """An optimizer that holds local tensors in place of DTensors, for a step. wanted: the parameters that it updates,
-    default all; state: in place of the optimizer's."""
+    """An optimizer that holds local tensors in place of DTensors, for a step. wanted: by groups, the parameters that it
+    updates, default all; state: in place of the optimizer's."""
 
     def __init__(self, optimizer, wanted=None, state=None):
         self.optimizer, self.wanted, self.state = optimizer, wanted, state
@@ -139,9 +139,8 @@ class Locals:
         self.whole_state, optimizer.state = optimizer.state, collections.defaultdict(dict)
         self.state = self.whole_state if self.state is None else self.state
         self.locals = []
-        for group in optimizer.param_groups:
-            group["params"] = [self._local(parameter) for parameter in group["params"]
-                               if self.wanted is None or parameter in self.wanted]
+        for group, wanted in zip(optimizer.param_groups, self.wanted or self.parameters):
+            group["params"] = [self._local(parameter) for parameter in wanted]
 
     def _local(self, parameter):
         local = parameter

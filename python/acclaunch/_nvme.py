@@ -194,6 +194,7 @@ class FileStates:
         nbytes = self.pieces[-1].offset + self.pieces[-1].nbytes if self.pieces else 0
         self.memory = _Memory(self.folder, nbytes, offload.buffer_count, aio)
         self.states = {each: FileState(self.memory, each, own) for each, own in places.items()}
+        self.numbers = {each: number for number, piece in enumerate(self.pieces) for each in piece.parameters}
         self.buffers = [_pages(max((each.nbytes for each in self.pieces), default=0)) for _ in range(2)]
         self._adopt()
 
@@ -219,18 +220,28 @@ class FileStates:
         _check_step(optimizer)
         self._adopt()
         with as_plain():
-            for number, piece in enumerate(self.pieces):
+            *parts, later = self._parts()
+            for number, (piece, part) in enumerate(zip(self.pieces, parts)):
                 if number == 0:
                     self._start_reading(number)
                 self.memory.wait()
                 if number + 1 < len(self.pieces):
                     self._start_reading(number + 1)
-                self._update(piece, self._buffer(number))
-            later = {each for group in optimizer.param_groups for each in group["params"]
-                     if grad_of(each) is not None and each not in self.states}
-            if later:  # not without gradients, such as the frozen ones
+                self._update(piece, part, self._buffer(number))
+            if any(later):
                 with Locals(optimizer, later):
                     optimizer.step()
+
+    def _parts(self):
+        """By each piece, and for those of its parameters that none has, what a step updates: a list of each group."""
+        groups = self.optimizer.param_groups
+        parts = [[[] for _ in groups] for _ in range(len(self.pieces) + 1)]
+        for index, group in enumerate(groups):
+            for each in group["params"]:
+                number = self.numbers.get(each, -1)
+                if number >= 0 or grad_of(each) is not None:  # of the others not the frozen ones
+                    parts[number][index].append(each)
+        return parts
 
     def _buffer(self, number):
         return self.buffers[number % 2][:self.pieces[number].nbytes]
@@ -238,13 +249,13 @@ class FileStates:
     def _start_reading(self, number):
         self.memory.start_reading(self.pieces[number].offset, self._buffer(number))
 
-    def _update(self, piece, buffer):
+    def _update(self, piece, part, buffer):
         states = collections.defaultdict(dict)
         for each in piece.parameters:
             own = self.states[each]
             states[each] = {key: _rows.of_rows(own.places[key].in_buffer(buffer, piece.offset), each)
                             if value is _IN_FILE else value for key, value in own.held.items()}
-        with Locals(self.optimizer, set(piece.parameters), states):
+        with Locals(self.optimizer, part, states):
             self.optimizer.step()
         for each in piece.parameters:
             own = self.states[each]
