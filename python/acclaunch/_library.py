@@ -7,6 +7,7 @@ import numbers
 import operator
 import os
 import pathlib
+import sys
 import threading
 
 
@@ -103,6 +104,17 @@ class InternalError(Error):
     """A mistake of acclaunch: please report it."""
 
     status = "internal"
+
+
+def say(line):
+    """Writes a line for the user."""
+    print(f"acclaunch: {line}", file=sys.stderr, flush=True)
+
+
+def refuse(what, theirs="torch"):
+    """Refuses what --engine acc does not serve. theirs: whose engine does."""
+    raise NotSupportedError(f"{what}: the engine acc does not serve it (docs/engine.md); leave --engine acc out to run "
+                            f"the program on {theirs}'s engine")
 
 
 # By acc_status, from 1.
@@ -242,8 +254,8 @@ ProgramValue = sized("ProgramValue", ("name", c.c_char_p), ("kind", c.c_int32),
 
 
 def program_values(items):
-    """An array of ProgramValue, of (name, value, True for that of a rank). Raises InvalidArgumentError with its name for
-    a value that no checkpoint holds."""
+    """An array of ProgramValue, of (name, value, True for that of a rank). Raises InvalidArgumentError with its name
+    for a value that no checkpoint holds."""
     values = (ProgramValue * len(items))()
     values.kept = []  # bytes that live as long as the array
     for made, (name, value, of_rank) in zip(values, items):
@@ -326,7 +338,6 @@ _CALLS = {
     "acc_optimizer_named": (_POINTER, _TEXT, Strings, c.POINTER(c.c_double), _SIZE,
                             c.POINTER(ParameterGroup), _SIZE, _POINTERS),
     "acc_optimizer_from_settings": (_POINTER, _POINTERS),
-    "acc_optimizer_program": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
     "acc_optimizer_program_states": (_POINTER, ShardsFunction, c.c_void_p, Strings, _SIZE, _POINTERS),
     "acc_optimizer_matrices": (_POINTER, MatrixFunction, c.c_void_p, Strings, _INTS, _SIZE, _TEXT, Strings, _DOUBLES,
                                _SIZE, c.POINTER(ParameterGroup), _SIZE, _POINTERS),

@@ -20,11 +20,16 @@ __all__ = ["AdamW", "Adam", "NAdam", "Adagrad", "RMSprop", "SGD", "Lion", "Lamb"
            "Step",
            "TorchOptimizer", "optimizer_from_settings"]
 
-# Schedules by name, with values of their own (docs/sharding.md, "Schedules").
-NAMED_SCHEDULES = ("cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay", "OneCycle",
-                   "LRRangeTest")
+# Names of schedules with values by name (docs/sharding.md, "Schedules").
+_NAMED_SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt",
+                    "warmup_stable_decay", "OneCycle", "LRRangeTest")
 _SHAPES = {"linear": 0, "cosine": 1, "1-sqrt": 2}
-SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
+# The others: acc_lr_schedule, and the values that each has.
+_SCHEDULES = {"warmup": (3, {"min_lr", "max_lr", "warmup_steps", "linear_warmup"}),
+              "warmup_decay": (4, {"min_lr", "max_lr", "warmup_steps", "linear_warmup", "total_steps"}),
+              "warmup_cosine": (5, {"warmup_min_ratio", "cos_min_ratio", "warmup_steps", "linear_warmup",
+                                    "total_steps"})}
+_OF_FUNCTION = 6, set()
 
 
 class Step(typing.NamedTuple):
@@ -179,58 +184,110 @@ class Optimizer:
     def clip_value(self, value):
         self._library.optimizer_set_clip_value(self.handle, value)
 
-    def set_schedule(self, schedule, *, warmup_steps=-1, total_steps=0, cycles=None, min_lr=0.0,
-                     max_lr=-1.0, linear_warmup=False, warmup_min_ratio=0.0, cos_min_ratio=0.0001, **values):
+    def set_schedule(self, schedule, **values):
         """Takes the learning rates of later steps from a schedule: a function (steps made, base rate) -> rate,
         or one of the names
 
-        - "constant", "linear", "cosine": those of transformers, after a warm-up of `warmup_steps` from 0;
-          linear and cosine end at 0 at `total_steps`, with `cycles` 0.5;
-        - "warmup", "warmup_decay", "warmup_cosine": DeepSpeed's, from `min_lr` to `max_lr` (negative: the base
-          rate), with the logarithm of the step unless `linear_warmup`; "warmup_cosine" with two ratios instead;
+        - "constant", "linear", "cosine": those of transformers, after a warm-up of `warmup_steps` (0) from 0;
+          linear and cosine end at 0 at `total_steps`, cosine with `cycles` 0.5;
+        - "warmup", "warmup_decay", "warmup_cosine": DeepSpeed's, from `min_lr` (0) to `max_lr` (the base rate, that of
+          "warmup_decay" 0.001) within `warmup_steps` (1000), with the logarithm of the step unless `linear_warmup`;
+          the last two end at `total_steps`; "warmup_cosine" has the ratios `warmup_min_ratio` (0) and `cos_min_ratio`
+          (0.0001) instead;
         - "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay" of transformers, "OneCycle" and
-          "LRRangeTest" of DeepSpeed, with further values of their own by name (docs/sharding.md, "Schedules").
+          "LRRangeTest" of DeepSpeed, with values of their own (docs/sharding.md, "Schedules").
 
         Steps count from the first step of the run. A function is called once per step and group. If it raises,
         or returns something else than a finite number of at least 0, step() makes no step and raises, on the
-        other ranks too. Raises InvalidArgumentError for another name and for numbers of steps
-        that the schedule does not allow."""
+        other ranks too. Raises InvalidArgumentError for another name, for a value that the schedule does not have,
+        does not allow, or lacks."""
         function = LrFunction()
-        if schedule in NAMED_SCHEDULES:
-            given = {"warmup_steps": None if warmup_steps == -1 else warmup_steps, "total_steps": total_steps or None,
-                     "cycles": cycles, **values}
-            given = {name: real(_SHAPES.get(value, value), name) for name, value in given.items() if value is not None}
-            self._library.optimizer_set_named_schedule(
-                self.handle, schedule.encode(), (c.c_char_p * len(given))(*(name.encode() for name in given)),
-                (c.c_double * len(given))(*given.values()), len(given))
-            self._schedule = function
-            return
-        if values:
-            raise InvalidArgumentError(f"the schedule {schedule!r} has no {', '.join(values)}")
-        if callable(schedule):
-            def rate(step, base, _, given=schedule):
-                return _at_least_0(given(step, base), f"the schedule's learning rate after {step} steps")
-
-            function = callback(LrFunction, rate)
-            schedule = "custom"
-        elif schedule not in SCHEDULES[:-1]:
-            raise InvalidArgumentError(f"schedule must be a function or one of "
-                                       f"{', '.join(SCHEDULES[:-1] + NAMED_SCHEDULES)}, got {schedule!r}")
-        config = LrScheduleConfig(
-            kind=SCHEDULES.index(schedule), linear_warmup=linear_warmup, warmup_steps=warmup_steps,
-            total_steps=total_steps, cycles=0.5 if cycles is None else cycles, min_lr=min_lr, max_lr=max_lr,
-            warmup_min_ratio=warmup_min_ratio, cos_min_ratio=cos_min_ratio, function=function,
-            context=self._library.callback_context)
-        self._library.optimizer_set_schedule(self.handle, config)
+        values = {name: value for name, value in values.items() if value is not None}
+        if schedule in _NAMED_SCHEDULES:
+            self._library.optimizer_set_named_schedule(self.handle, schedule.encode(), *_by_name(
+                {name: _SHAPES.get(value, value) for name, value in values.items()}))
+        else:
+            if not callable(schedule) and schedule not in (*_SCHEDULES,):
+                raise InvalidArgumentError("schedule must be a function or one of " + ", ".join(
+                    (*_NAMED_SCHEDULES, *_SCHEDULES)) + f", got {schedule!r}")
+            kind, known = _OF_FUNCTION if callable(schedule) else _SCHEDULES[schedule]
+            if values.keys() - known:
+                raise InvalidArgumentError(f"the schedule {schedule!r} has no "
+                                           + ", ".join(sorted(values.keys() - known)))
+            if callable(schedule):
+                function = callback(LrFunction, lambda step, base, _: _at_least_0(
+                    schedule(step, base), f"the schedule's learning rate after {step} steps"))
+            self._library.optimizer_set_schedule(self.handle, LrScheduleConfig(
+                kind=kind, function=function, context=self._library.callback_context,
+                **{"warmup_steps": -1, "max_lr": -1.0, "cos_min_ratio": 0.0001, **values}))
         self._schedule = function
 
 
-def _part(shard, address, dtype, device):
-    """A tensor of the values at an address of this rank's part of a parameter. device: of the module."""
-    return view(address, torch.Size((shard.numel,)), dtype, torch.device("cpu") if shard.in_host_memory else device)
+def _by_name(values):
+    """The library's arguments for numbers by name."""
+    return (c.c_char_p * len(values))(*(name.encode() for name in values)), \
+        (c.c_double * len(values))(*(real(value, name) for name, value in values.items())), len(values)
 
 
-class TorchOptimizer(Optimizer):
+class Shard(typing.NamedTuple):
+    """This rank's part of a trained parameter, from element `offset` on: tensors with one dimension, possibly without
+    elements. gradient: the mean over ranks and micro-steps, unscaled and clipped, float32; None if the step leaves the
+    parameter as it is. states: float32, by their names. weight_decay: False if the parameter is declared without."""
+    name: str
+    offset: int
+    weight_decay: bool
+    weights: torch.Tensor
+    gradient: torch.Tensor | None
+    states: dict
+
+
+class OwnedMatrix(typing.NamedTuple):
+    """A parameter with two dimensions on the one rank that owns it, in host memory, float32. values: the gradient, as
+    in Shard, which the rule replaces by the update: the weights become (1 - lr * weight_decay) * weights - lr *
+    values. step: from 1. states: by their names, from 0."""
+    name: str
+    step: int
+    lr: float
+    weight_decay: float
+    values: torch.Tensor
+    states: dict
+
+
+def _names(states):
+    return (c.c_char_p * len(states))(*(text(each, "a name in states") for each in states))
+
+
+def _shard_of(shard, names, device):
+    """A Shard of the library's. names: of the states; device: of the module."""
+    device = torch.device("cpu") if shard.in_host_memory else device
+
+    def tensor(address, dtype=torch.float32):
+        return view(address, torch.Size((shard.numel,)), dtype, device)
+
+    return Shard(shard.name.decode(), shard.offset, bool(shard.weight_decay),
+                 tensor(shard.weights, DTYPES[shard.dtype]), None if shard.gradient is None else tensor(shard.gradient),
+                 {name: tensor(shard.states[number]) for number, name in enumerate(names)})
+
+
+class UpdateRule(Optimizer):
+    """An optimizer whose update is a function of the program, element by element: update(shards) changes the weights
+    and the states of a list of Shard in place, in each step. states: names of values that the runtime keeps for each
+    element, from 0; checkpoints hold them, and are resumed on any number of ranks. Reduction, mean, clipping and loss
+    scale are the runtime's; rates are the program's. Must not use the runtime. Collective."""
+
+    def __init__(self, module, update, states=()):
+        names, device = list(states), model_of(module).device
+
+        def run(shards, count, _):
+            with torch.no_grad():
+                update([_shard_of(each, names, device) for each in shards[:count]])
+
+        self._function = callback(ShardsFunction, run)
+        super().__init__(module, library().make("optimizer_program_states", model_of(module).handle, self._function,
+                                                library().callback_context, _names(names), len(names)))
+
+
+class TorchOptimizer(UpdateRule):
     """An optimizer whose update is that of an optimizer of torch, for this rank's shards. Reduction, mean,
     clipping and loss scale are the runtime's.
 
@@ -242,20 +299,21 @@ class TorchOptimizer(Optimizer):
 
     def __init__(self, module, make, **options):
         this = weakref.ref(self)  # without a cycle, the optimizer ends with its last reference
-        self._function = callback(ShardsFunction, lambda *shards: this()._update(*shards))
-        super().__init__(module, library().make("optimizer_program", model_of(module).handle,
-                                                self._function, library().callback_context))
-        self._names, self._offsets, self._shards = [], [], []
-        self._library.optimizer_shards(self.handle, callback(ShardsFunction, self._collect),
-                                       self._library.callback_context)
+        super().__init__(module, lambda shards: this()._update(shards))
+        found = []
+        self._library.optimizer_shards(self.handle, callback(ShardsFunction, lambda shards, count, _: found.extend(
+            _shard_of(each, (), self.model.device) for each in shards[:count])), self._library.callback_context)
+        self._names, self._offsets = [each.name for each in found], [each.offset for each in found]
+        self._shards = [torch.nn.Parameter(each.weights) for each in found]
         self.torch = make(list(zip(self._names, self._shards)), **options)
         cls, what = type(self.torch), needs_of(self.torch, ("LBFGS", "Muon", "Adafactor"))
         own = {"Muon": "acc.Muon", "Adafactor": "acc.Adafactor", "AdamW8bit": "acc.AdamW(…, states_8bit=True)",
                "Adam8bit": "acc.AdamW(…, weight_decay=0, states_8bit=True)",
                "Lion8bit": "acc.Lion(…, states_8bit=True)"}
         if what:
-            raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs {what}, and gets the "
-                                    "elements of a shard" + (f": use {own[cls.__name__]}" if cls.__name__ in own else ""))
+            raise NotSupportedError(f"acc.TorchOptimizer: {cls.__module__}.{cls.__name__} needs {what}, and gets "
+                                    "the elements of a shard" + (
+                                        f": use {own[cls.__name__]}" if cls.__name__ in own else ""))
         self._updates = False
         self.torch.zero_grad = lambda set_to_none=True: this().zero_grad(set_to_none)
         self.torch.register_step_pre_hook(lambda *_: this()._require_update())
@@ -265,20 +323,12 @@ class TorchOptimizer(Optimizer):
             raise InvalidArgumentError("step() of `torch`, the optimizer in an acc.TorchOptimizer, has no "
                                        "gradients: call step() of the acc.TorchOptimizer")
 
-    def _collect(self, shards, count, _):
-        for shard in shards[:count]:
-            self._names.append(shard.name.decode())
-            self._offsets.append(shard.offset)
-            self._shards.append(torch.nn.Parameter(
-                _part(shard, shard.weights, DTYPES[shard.dtype], self.model.device)))
-
-    def _update(self, shards, count, _):
+    def _update(self, shards):
         self._updates = True
         try:
-            for parameter, shard in zip(self._shards, shards[:count]):
+            for parameter, shard in zip(self._shards, shards):
                 # None: requires_grad was False in every backward since the last step.
-                parameter.grad = None if shard.gradient is None else _part(
-                    shard, shard.gradient, torch.float32, self.model.device).to(parameter.dtype)
+                parameter.grad = None if shard.gradient is None else shard.gradient.to(parameter.dtype)
             self.torch.step()
         finally:
             self._updates = False
@@ -334,60 +384,6 @@ class TorchOptimizer(Optimizer):
         self.torch.load_state_dict(found["state"])
 
 
-class Shard(typing.NamedTuple):
-    """This rank's part of a trained parameter, from element `offset` on: tensors with one dimension, possibly without
-    elements. gradient: the mean over ranks and micro-steps, unscaled and clipped, float32; None if the step leaves the
-    parameter as it is. states: float32, by their names. weight_decay: False if the parameter is declared without."""
-    name: str
-    offset: int
-    weight_decay: bool
-    weights: torch.Tensor
-    gradient: torch.Tensor | None
-    states: dict
-
-
-class OwnedMatrix(typing.NamedTuple):
-    """A parameter with two dimensions on the one rank that owns it, in host memory, float32. values: the gradient, as
-    in Shard, which the rule replaces by the update: the weights become (1 - lr * weight_decay) * weights - lr *
-    values. step: from 1. states: by their names, from 0."""
-    name: str
-    step: int
-    lr: float
-    weight_decay: float
-    values: torch.Tensor
-    states: dict
-
-
-def _names(states):
-    return (c.c_char_p * len(states))(*(text(each, "a name in states") for each in states))
-
-
-class UpdateRule(Optimizer):
-    """An optimizer whose update is a function of the program, element by element: update(shards) changes the weights
-    and the states of a list of Shard in place, in each step. states: names of values that the runtime keeps for each
-    element, from 0; checkpoints hold them, and are resumed on any number of ranks. Reduction, mean, clipping and loss
-    scale are the runtime's; rates are the program's. Must not use the runtime. Collective."""
-
-    def __init__(self, module, update, states=()):
-        names = list(states)
-
-        def run(shards, count, _):
-            with torch.no_grad():
-                update([self._shard(each, names) for each in shards[:count]])
-
-        self._device = model_of(module).device
-        self._function = callback(ShardsFunction, run)
-        super().__init__(module, library().make("optimizer_program_states", model_of(module).handle, self._function,
-                                                library().callback_context, _names(names), len(names)))
-
-    def _shard(self, shard, names):
-        return Shard(shard.name.decode(), shard.offset, bool(shard.weight_decay),
-                     _part(shard, shard.weights, DTYPES[shard.dtype], self._device),
-                     None if shard.gradient is None else _part(shard, shard.gradient, torch.float32, self._device),
-                     {name: _part(shard, shard.states[number], torch.float32, self._device)
-                      for number, name in enumerate(names)})
-
-
 _MATRIX_STATES = {"whole": lambda rows, columns: (rows, columns), "rows": lambda rows, columns: (rows,),
                   "columns": lambda rows, columns: (columns,), "rows_by_rows": lambda rows, columns: (rows, rows),
                   "columns_by_columns": lambda rows, columns: (columns, columns)}
@@ -419,21 +415,16 @@ class MatrixRule(Optimizer):
 
         self._function = callback(MatrixFunction, run)
         shapes = [list(_MATRIX_STATES).index(each) for each in states.values()]
-        values = [real(value, name) for name, value in coefficients.items()]
         super().__init__(module, library().make(
             "optimizer_matrices", model_of(module).handle, self._function, library().callback_context, _names(states),
             (c.c_int * len(shapes))(*shapes), len(shapes), text(others, "others"),
-            (c.c_char_p * len(values))(*(name.encode() for name in coefficients)), (c.c_double * len(values))(*values),
-            len(values), *_groups(groups)))
+            *_by_name(coefficients), *_groups(groups)))
 
 
 def _named(module, name, groups, **coefficients):
     """The runtime's optimizer `name` (docs/sharding.md, "Optimizers")."""
-    values = [real(value, coefficient) for coefficient, value in coefficients.items()]
-    names = [coefficient.encode() for coefficient in coefficients]
-    return Optimizer(module, library().make(
-        "optimizer_named", model_of(module).handle, name.encode(), (c.c_char_p * len(names))(*names),
-        (c.c_double * len(values))(*values), len(names), *_groups(groups)))
+    return Optimizer(module, library().make("optimizer_named", model_of(module).handle, name.encode(),
+                                            *_by_name(coefficients), *_groups(groups)))
 
 
 def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, groups=(),

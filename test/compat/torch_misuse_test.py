@@ -466,7 +466,15 @@ MISTAKES = {
                        r"seed is -1, expected an integer from 0 to 2\^64 - 1"),
     "steps that are no integer": (
         lambda acc: acc.SGD(sharded(acc)).set_schedule("linear", total_steps=1.5),
-        "InvalidArgumentError", "total_steps must be an integer, got 1.5"),
+        "InvalidArgumentError", "total_steps must be a whole number, found 1.5"),
+    **{f"values of a schedule: {words}": (
+        lambda acc, schedule=schedule, values=values: acc.SGD(sharded(acc)).set_schedule(schedule, **values),
+        "InvalidArgumentError", words) for schedule, values, words in (
+            ("linear", {}, "total_steps must be given"),
+            ("cosine", {"total_steps": 9, "min_lr": 0.1}, "min_lr is unknown"),
+            ("warmup", {"cycles": 1}, "'warmup' has no cycles"),
+            (lambda step, base: base, {"total_steps": 9}, "has no total_steps"),
+            (None, {}, "schedule must be a function or one of constant, .*got None"))},
     "a number that double cannot hold": (
         lambda acc: acc.Runtime().all_gather([2**53 + 1]), "InvalidArgumentError",
         "9007199254740993, which a float"),
