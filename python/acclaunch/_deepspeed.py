@@ -7,6 +7,7 @@ rank's rows, which are the fp32 master weights. ZeRO 3 frees the gathered parame
 stage 0 shards over one rank."""
 
 import contextlib
+import functools
 import math
 import sys
 import weakref
@@ -24,16 +25,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate
 
 from acclaunch import _deepspeed_files, _dtensor, _fsdp2, _local, _nvme, _rows
-from acclaunch._library import NotSupportedError
+from acclaunch._library import NotSupportedError, refuse, say
 from acclaunch._sharding import _candidates
-from acclaunch._units import put
+from acclaunch._units import places_in, put
 
 _refuse_other_engines = DeepSpeedEngine.__init__
 
 
-def _refuse(what):
-    raise NotSupportedError(f"{what}: the engine acc does not serve it (docs/engine.md); leave --engine acc out to run "
-                            "the program on DeepSpeed's engine")
+_refuse = functools.partial(refuse, theirs="DeepSpeed")
 
 
 def _refusing(what):
@@ -102,13 +101,10 @@ def _is_served(tensor):
 def _units_of(module):
     """The outermost candidates for units whose parameters no other part of the module has. Ranks may use different
     parts of a leaf module, which are therefore no units."""
-    places, found, inside = {}, [], set()
+    found, inside = [], set()
+    places = {parameter: {part for part, _ in slots} for parameter, slots in places_in(module.modules()).items()}
     for each in get_z3_leaf_modules(module):
         inside.update(part for part in each.modules() if part is not each)
-    for each in module.modules():
-        for parameter in each._parameters.values():
-            if parameter is not None:
-                places.setdefault(parameter, set()).add(each)
     candidates = _candidates(module)
     for each in module.modules():
         if each not in candidates or each in inside or each is module \
@@ -124,10 +120,9 @@ def _units_of(module):
 
 def _replacements(module, shard):
     """Calls `shard`, and returns what it has put in place of each parameter."""
-    slots = [(each._parameters, attribute, parameter) for each in module.modules()
-             for attribute, parameter in each._parameters.items() if parameter is not None]
+    places = places_in(module.modules())
     shard()
-    return {parameter: parameters[attribute] for parameters, attribute, parameter in slots}
+    return {parameter: part._parameters[attribute] for parameter, ((part, attribute), *_) in places.items()}
 
 
 # ---- optimizers -------------------------------------------------------------------------------------
@@ -353,8 +348,7 @@ class Engine(DeepSpeedEngine):
         _fsdp2.unit_of(self.module)  # else a part that is called first would become the root
         self.publish_whole()
         if self.global_rank == 0:
-            print(f"acclaunch: engine acc serves DeepSpeed's ZeRO stage {int(self.zero_optimization_stage())}",
-                  file=sys.stderr, flush=True)
+            say(f"engine acc serves DeepSpeed's ZeRO stage {int(self.zero_optimization_stage())}")
 
     # ---- declaration
 
@@ -655,10 +649,9 @@ class GatheredParameters(contextlib.AbstractContextManager):
                 each._spec.mesh, (Replicate(),) * each._spec.mesh.ndim, tensor_meta=each._spec.tensor_meta)
         for engine in _engines if sharded else ():
             modules = list(engine.module.modules())
-            for module in modules:
-                for attribute, parameter in module._parameters.items():
-                    if parameter in self.whole:
-                        self.places.setdefault(parameter, []).append((module, attribute))
+            for parameter, slots in places_in(modules).items():
+                if parameter in self.whole:
+                    self.places.setdefault(parameter, []).extend(slots)
             if all(each in self.whole for each in engine.module.parameters()):
                 self.states |= set(map(_fsdp2.state_of, modules)) - {None}
         for each, places in self.places.items():
@@ -795,5 +788,4 @@ def serve(module):
         if hasattr(module.utils, name):
             setattr(module.utils, name, function)
     if not module.__version__.startswith("0.19."):
-        print(f"acclaunch: engine acc: DeepSpeed {module.__version__} is not known, only 0.19", file=sys.stderr,
-              flush=True)
+        say(f"engine acc: DeepSpeed {module.__version__} is not known, only 0.19")

@@ -246,10 +246,6 @@ def _flat_state(optimizer, flat, parameters):
     return made
 
 
-def _hyperparameters(group):
-    return {key: value for key, value in group.items() if key != "params"}
-
-
 def optimizer_state(optimizer):
     if optimizer.stage == 0:
         return _whole_optimizer_state(optimizer)
@@ -261,8 +257,7 @@ def optimizer_state(optimizer):
     numbers = {each: number for number, group in enumerate(groups) for each in group}
     base = {"state": {number: _flat_state(optimizer, flat, group)
                       for number, (flat, group) in enumerate(zip(flats, groups))},
-            "param_groups": [{**_hyperparameters(group),
-                              "params": sorted({numbers[each] for each in group["params"] if each in numbers})}
+            "param_groups": [group | {"params": sorted({numbers[each] for each in group["params"] if each in numbers})}
                              for group in optimizer.param_groups]}
     base["state"] = {number: state for number, state in base["state"].items() if state}
     found = {"loss_scaler": optimizer.loss_scaler, "dynamic_loss_scale": optimizer.dynamic_loss_scale,

@@ -185,6 +185,22 @@ def _is_in_graph(value):
     return any(each.grad_fn is not None for each in found)
 
 
+def _of_one_kind(function, arguments, keywords, changes, given):
+    """Calls a function that changes a DTensor with DTensors, and any other one with plain tensors. given: all
+    tensors."""
+    mesh = next(each.device_mesh for each in given if isinstance(each, DTensor))
+
+    def convert(tensor):
+        if isinstance(tensor, DTensor):
+            return tensor if changes else _whole(tensor)
+        return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False) if changes else tensor
+
+    arguments, keywords = map_tensors(convert, (arguments, keywords))
+    found = function(*arguments, **keywords)
+    plain = [each for each in given if not isinstance(each, DTensor)]
+    return found if changes else _mark_views(found, (arguments, keywords), plain, mesh)
+
+
 def _torch_function(cls, function, types, arguments=(), keywords=None):
     """Calls a function of torch with DTensors, and perhaps with plain tensors, with which torch would refuse it, except
     with those of one element, through which then no gradient could flow. Here the result is a plain tensor, of the
@@ -243,16 +259,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                 if name in _ACTIONS or not is_mixed and (changes and not stands_for_whole
                                                          or _may_change(function, keywords)):
                     raise
-        mesh = next(each.device_mesh for each in given if isinstance(each, DTensor))
-
-        def convert(tensor):
-            if isinstance(tensor, DTensor):
-                return tensor if changes else _whole(tensor)
-            return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False) if changes else tensor
-
-        arguments, keywords = map_tensors(convert, (arguments, keywords))
-        found = function(*arguments, **keywords)
-        return found if changes else _mark_views(found, (arguments, keywords), plain, mesh)
+        return _of_one_kind(function, arguments, keywords, changes, given)
 
 
 def whole_outside(parameters):

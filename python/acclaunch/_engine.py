@@ -10,6 +10,7 @@ import os
 import sys
 
 from acclaunch._imports import call_after_imports, optimizers
+from acclaunch._library import NotSupportedError, refuse, say
 
 
 def _watch_optimizers(module):
@@ -26,14 +27,6 @@ def _watch_optimizers(module):
         module.register_optimizer_step_pre_hook(_require_snapshots)
 
 
-def _refusing(name):
-    def refuse(*_, **__):
-        from acclaunch._library import NotSupportedError
-        raise NotSupportedError(f"{name}: the engine acc does not serve it (docs/engine.md); leave --engine acc out to "
-                                "run the program on torch's engine")
-    return refuse
-
-
 def _serve_fsdp(module):
     """module: torch.distributed.fsdp."""
     from acclaunch import _fsdp1, _fsdp2
@@ -41,7 +34,7 @@ def _serve_fsdp(module):
     for each in filter(None, map(sys.modules.get, names)):
         each.fully_shard = _fsdp2.fully_shard
         each.register_fsdp_forward_method = _fsdp2.register_fsdp_forward_method
-        each.share_comm_ctx = _refusing("torch.distributed.fsdp.share_comm_ctx")
+        each.share_comm_ctx = lambda *_, **__: refuse("torch.distributed.fsdp.share_comm_ctx")
     theirs = module.FullyShardedDataParallel
     for each in [each for name, each in sys.modules.items() if name.startswith("torch.distributed.")]:
         for attribute in [attribute for attribute, value in vars(each).items() if value is theirs]:
@@ -100,13 +93,11 @@ def _check_accelerate(function, *names):
     version = sys.modules["accelerate"].__version__
     missing = [name for name in names if name not in inspect.signature(function).parameters]
     if missing:
-        from acclaunch._library import NotSupportedError
         raise NotSupportedError(f"the engine acc cannot serve Accelerate {version}: {function.__qualname__} has no "
                                 f"parameter {missing[0]}; leave --engine acc out, or install Accelerate 1.12 to 1.15")
     if version.split(".")[:2] not in [["1", minor] for minor in ("12", "13", "14", "15")] \
             and os.environ.get("RANK", "0") == "0":
-        print(f"acclaunch: engine acc: Accelerate {version} is no version that it was tested with (1.12 to 1.15)",
-              file=sys.stderr, flush=True)
+        say(f"engine acc: Accelerate {version} is no version that it was tested with (1.12 to 1.15)")
 
 
 def _serve_plugins(module):
@@ -137,7 +128,7 @@ def _serve_peft(module):
     @functools.wraps(original)
     def get_peft_model_state_dict(model, *arguments, **keywords):
         if any("_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
-            _refusing("get_peft_model_state_dict under FSDP 1, whose wrappers hide adapters (take fsdp_version 2)")()
+            refuse("get_peft_model_state_dict under FSDP 1, whose wrappers hide adapters (take fsdp_version 2)")
         return original(model, *arguments, **keywords)
 
     module.get_peft_model_state_dict = get_peft_model_state_dict
@@ -152,12 +143,11 @@ def _say_if_unused():
     used = "acclaunch._fsdp2" in sys.modules and sys.modules["acclaunch._fsdp2"].was_used()
     failed = getattr(sys, "last_value", None) is not None
     if not used and not failed and multiprocessing.parent_process() is None and os.environ.get("RANK") == "0":
-        print("acclaunch: --engine acc had no effect: the program has run no sharded module", file=sys.stderr, flush=True)
+        say("--engine acc had no effect: the program has run no sharded module")
 
 
 def _check_settings():
     """Raises for a setting of acclaunch that is for programs that save with acclaunch itself."""
-    from acclaunch._library import NotSupportedError
     if os.environ.get("ACC_SAVE_ASYNC", "false") == "true":
         raise NotSupportedError(
             "save_async: the engine acc does not support it. Accelerate's save_state gives the folder's name to the "
@@ -169,7 +159,6 @@ def _require_snapshots(*_):
     """Raises at the first step of a program that keeps nothing of its state in memory."""
     snapshots = sys.modules.get("acclaunch.snapshots")
     if snapshots is None or not snapshots.made:
-        from acclaunch._library import NotSupportedError
         raise NotSupportedError(
             "memory_checkpoint_every: the engine acc does not support it in a program without "
             "acclaunch.snapshots.Snapshots, since the state is the program's. Add two lines to the program "

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import itertools
 import os
+import types
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ from acclaunch._imports import optimizers
 from acclaunch._library import InvalidArgumentError, NotSupportedError
 from acclaunch._parameters import Uncopied
 from acclaunch._sharding import _refuse_gradient
+from acclaunch._units import places_in
 
 _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 _KEPT_AFTER_FORWARD = (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2, ShardingStrategy.NO_SHARD)
@@ -262,12 +264,8 @@ class FullyShardedDataParallel(TorchClass):
 
     def _places(self):
         """By each parameter of this wrapper: the places (module, attribute) that hold it."""
-        found = {}
-        for part in self._parts():
-            for attribute, parameter in part._parameters.items():
-                if parameter is not None and parameter not in self._ignored_params:
-                    found.setdefault(parameter, []).append((part, attribute))
-        return found
+        return {parameter: slots for parameter, slots in places_in(self._parts()).items()
+                if parameter not in self._ignored_params}
 
     def _names(self):
         """By each parameter of this wrapper: its names in the wrapped module's state dict."""
@@ -477,7 +475,7 @@ class FullyShardedDataParallel(TorchClass):
 
     @property
     def _handle(self):
-        return _Handle()
+        return types.SimpleNamespace()  # takes the attributes that programs set on torch's FlatParamHandle
 
     def register_comm_hook(self, state, hook):
         raise NotSupportedError("FullyShardedDataParallel.register_comm_hook: the engine acc does not support it")
@@ -486,10 +484,6 @@ class FullyShardedDataParallel(TorchClass):
         raise NotSupportedError("FullyShardedDataParallel._unshard: the engine acc does not support it")
 
     __reduce_ex__ = __deepcopy__ = Uncopied.__reduce_ex__
-
-
-class _Handle:
-    """Takes the attributes that programs set on torch's FlatParamHandle."""
 
 
 # ---- functions of the methods above --------------------------------------------------------------

@@ -11,7 +11,6 @@ declares the units of its module's tree to the runtime (`_bind`)."""
 
 import functools
 import itertools
-import sys
 import weakref
 
 import torch
@@ -22,12 +21,12 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from acclaunch import _dtensor, _local, _rows
-from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
-                                ParameterConfig, ShardsFunction, callback)
+from acclaunch._library import (INITIALIZER_CONSTANT, InvalidArgumentError, NotSupportedError, ParameterConfig,
+                                ShardsFunction, callback, say)
 from acclaunch._parameters import DTYPES, Uncopied, checksum, view
 from acclaunch._runtime import Runtime, release
-from acclaunch._sharding import Lifetime, Model, _inside, _shape, owned_parameters, put_in_later
-from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, put
+from acclaunch._sharding import Lifetime, Model, _inside, owned_parameters, put_in_later
+from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, places_in, put
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
@@ -201,8 +200,8 @@ class ScalarMember(RowMember):
 
 
 class RowUnit(Unit):
-    def __init__(self, model, state, name, handle):
-        super().__init__(model, state.modules[0], name, handle)
+    def __init__(self, model, state, name):
+        super().__init__(model, state.modules[0], name, "+".join(type(each).__name__ for each in state.modules))
         self.state, self.modules = state, state.modules
         self.empty = []  # members without elements, which the runtime does not know
         self.whole = None  # the scope that `unshard` has opened
@@ -288,10 +287,7 @@ class RowModel(Model):
         self.names = {each: name for name, each in reversed(list(self.module.named_modules(remove_duplicate=False)))}
         self.members = {}  # by their names in the runtime
         for name, state in states:
-            declare = "model_root" if state is self.root else "model_unit"
-            handle = self.library.make(declare, self.handle, name.encode(),
-                                       "+".join(type(each).__name__ for each in state.modules).encode())
-            unit = RowUnit(self, state, name, handle)
+            unit = RowUnit(self, state, name)
             self.units.append(unit)
             for slots in state.slots:
                 self._declare_parameter(unit, slots)
@@ -320,14 +316,12 @@ class RowModel(Model):
             working.data = torch.empty(sharded.shape, dtype=dtypes[1], device=self.device)
             unit.empty.append(RowMember([name], slots, sharded, working, None))
             return
-        handle = Handle()
         stored, computed, reduced = map(_number_of, dtypes)
         config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1, own_dtypes=1,
                                  stored_dtype=stored, computed_dtype=computed, reduced_dtype=reduced,
                                  initializer=INITIALIZER_CONSTANT)
         inside = _inside(unit.name, name) if name.startswith(unit.name + ".") else name
-        self.library.unit_parameter(unit.handle, inside.encode(), *_shape(sharded),
-                                    config, handle)
+        handle = unit.declare(self.library.unit_parameter, inside, sharded, config)
         kind = RowMember if sharded.dim() else ScalarMember
         unit.members.append(kind([name], slots, sharded, working, handle))
         unit.members[-1].unit = unit
@@ -599,7 +593,7 @@ def _bind(module):
     model.declare(states)
     _rows.models[model.number] = model
     if model.runtime.rank == 0:
-        print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
+        say(f"engine acc, {model.runtime.describe()}, {len(states)} units")
 
 
 def _root_of(module):
@@ -664,22 +658,19 @@ _local.serve()
 
 def _managed(modules, ignored):
     """Distinct parameters of the modules, without parts that an earlier call has sharded, and their places."""
-    found, seen = {}, set()
+    seen = {}
 
     def visit(part):
         if part not in seen and state_of(part) is None:
-            seen.add(part)
+            seen[part] = None
             # Read by transformers, whose ranks then skip no layers and generate in step, and by torch.compile.
             part._is_fsdp_managed_module = part._fsdp_use_orig_params = True
-            for attribute, parameter in part._parameters.items():
-                if parameter is not None and parameter not in ignored:
-                    found.setdefault(parameter, []).append((part, attribute))
             for each in part.children():
                 visit(each)
 
     for module in modules:
         visit(module)
-    return found
+    return {parameter: slots for parameter, slots in places_in(seen).items() if parameter not in ignored}
 
 
 def _shape_of_rows(sharded):
@@ -846,9 +837,8 @@ class ShardedModule(FSDPModule):
     _orig_cls_mro_index = 3
 
     def __new__(cls, *arguments, **keywords):
-        original = cls.__mro__[3]
-        made = original.__new__(original, *arguments, **keywords)
-        return made
+        original = cls.__mro__[cls._orig_cls_mro_index]
+        return original.__new__(original, *arguments, **keywords)
 
     def _get_name(self):
         """The name of the program's class: Trainer looks there whether a model shifts labels."""

@@ -8,10 +8,10 @@ import zlib
 
 import torch
 
-from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE, ConfigError, Error,
-                                ExportConfig, FillFunction, Handle, InvalidArgumentError, MemoryReport,
-                                ModelConfig, Module, ParameterConfig, StateDictConfig,
-                                TrafficReport, VisitFunction, callback, library, path_of)
+from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE, ConfigError, Error, ExportConfig,
+                                FillFunction, InvalidArgumentError, MemoryReport, ModelConfig, Module,
+                                ParameterConfig, StateDictConfig, TrafficReport, VisitFunction, callback, library,
+                                path_of)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, checksum, view
 from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit, in_backward, top_hooks
@@ -451,10 +451,6 @@ def _inside(unit_name, full_name):
     return full_name[len(unit_name) + 1:] if unit_name else full_name
 
 
-def _shape(tensor):
-    return (c.c_int64 * tensor.dim())(*tensor.shape), tensor.dim()
-
-
 def _declare_parameters(model, source, weight_decay_of):
     by_name = {unit.name: unit for unit in model.units}
     for parameter, (names, slots, unit) in owned_parameters(model.module, lambda name, _: by_name.get(name)).items():
@@ -465,9 +461,7 @@ def _declare_parameters(model, source, weight_decay_of):
                                        f"runtime computes on {model.device}")
         config = source.config(names[0], *slots[0], parameter)
         config.weight_decay = weight_decay_of(names[0], parameter)
-        handle = Handle()
-        model.library.unit_parameter(unit.handle, _inside(unit.name, names[0]).encode(),
-                                     *_shape(parameter), config, handle)
+        handle = unit.declare(model.library.unit_parameter, _inside(unit.name, names[0]), parameter, config)
         for alias in names[1:]:
             model.library.unit_tie(unit.handle, alias.encode(), handle)
         sharded = ShardedParameter(names[0], unit, parameter.shape, parameter.dtype,
@@ -515,11 +509,10 @@ def _declare_buffers(model):
         if not saved:
             continue
         names, slots = [name for name, *_ in saved], [tuple(slot) for _, *slot in saved]
-        unit, handle = max((each for each in model.units if names[0].startswith(each.name + "." if each.name else "")),
-                           key=lambda each: len(each.name)), Handle()
-        config = ParameterConfig(buffer_dtype=DTYPES.index(buffer.dtype))
-        model.library.unit_buffer(unit.handle, _inside(unit.name, names[0]).encode(), *_shape(buffer),
-                                  config, handle)
+        unit = max((each for each in model.units if names[0].startswith(each.name + "." if each.name else "")),
+                   key=lambda each: len(each.name))
+        handle = unit.declare(model.library.unit_buffer, _inside(unit.name, names[0]), buffer,
+                              ParameterConfig(buffer_dtype=DTYPES.index(buffer.dtype)))
         for alias in names[1:]:
             model.library.unit_tie_buffer(unit.handle, alias.encode(), handle)
         model.buffers.append(SavedBuffer(names, slots, unit, handle))
@@ -603,10 +596,7 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
                 raise InvalidArgumentError(
                     f"unit '{name or 'root'}' was compiled with Module.compile(), which would compile the hooks "
                     "too: call its compile() after acc.fully_shard")
-            declare = "model_root" if each is module else "model_unit"
-            handle = model.library.make(declare, model.handle, name.encode(),
-                                        type(each).__name__.encode())
-            model.units.append(Unit(model, each, name, handle))
+            model.units.append(Unit(model, each, name, type(each).__name__))
     source = model.source = _Source(seed)
     _fill_buffers(model, source)
     _declare_parameters(model, source, weight_decay or (lambda name, parameter: True))

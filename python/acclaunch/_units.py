@@ -29,7 +29,7 @@ import sys
 
 import torch
 
-from acclaunch._library import Error, InvalidArgumentError, NotSupportedError, library
+from acclaunch._library import Error, Handle, InvalidArgumentError, NotSupportedError, library
 from acclaunch._parameters import Uncopied, view
 
 in_backward = torch._C._current_graph_task_id  # -1 outside
@@ -106,6 +106,16 @@ requires_grad_of, grad_of = torch.Tensor.requires_grad.__get__, torch.Tensor.gra
 def any_requires_grad(tensors):
     with as_plain():
         return any(map(requires_grad_of, tensors))
+
+
+def places_in(modules):
+    """By each parameter of these modules, without those of modules in them: its places (module, attribute)."""
+    found = {}
+    for module in modules:
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, []).append((module, attribute))
+    return found
 
 
 def put(slots, parameter):
@@ -245,12 +255,14 @@ class Forward:
 class Unit(Uncopied):
     """A unit of the library and its module."""
 
-    def __init__(self, model, module, name, handle):
+    def __init__(self, model, module, name, class_name):
         self.library = library()
-        self.model, self.module, self.name, self.handle = model, module, name, handle
+        self.model, self.module, self.name = model, module, name
         self.modules = [module]
         self.label = name or "root"
         self.is_root = module is model.module
+        self.handle = self.library.make("model_root" if self.is_root else "model_unit", model.handle, name.encode(),
+                                        class_name.encode())
         self.members = []
         self.keeps_addresses = False
         self.casts_to = model.compute_dtype if model.casts_inputs else None  # floating-point inputs
@@ -258,6 +270,12 @@ class Unit(Uncopied):
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
         self.left = []        # Forwards that an error has ended, whose scopes are open
+
+    def declare(self, function, name, like, config):
+        """Declares a parameter or a buffer, as `function` of the library does. name: within the unit."""
+        handle = Handle()
+        function(self.handle, name.encode(), (c.c_int64 * like.dim())(*like.shape), like.dim(), config, handle)
+        return handle
 
     def prepare(self):
         """Called when the parameters have been declared and initialised."""

@@ -40,8 +40,8 @@ def register():
 
 
 def _accept_acc(state):
-    """Lets Accelerate accept `InitProcessGroupKwargs(backend="acc")` on the CPU, where it (1.15) replaces every back end
-    except mpi by gloo, and refuses the program's choice then. state: the module accelerate.state."""
+    """Lets Accelerate accept `InitProcessGroupKwargs(backend="acc")` on the CPU, where it (1.15) replaces every back
+    end except mpi by gloo, and refuses the program's choice then. state: the module accelerate.state."""
     prepare = getattr(state.PartialState, "_prepare_backend", None)
     if prepare is None or hasattr(prepare, "__wrapped__"):  # another version, or done already
         return

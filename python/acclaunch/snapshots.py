@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
-from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
+from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, say
 from acclaunch._runtime import from_bytes, to_bytes
 
 _TENSOR = "acc.tensor"
@@ -371,9 +371,9 @@ class Snapshots:
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         if self.rank == 0 and (common or restarts):
             lacking = ", ".join(str(rank) for rank, each in enumerate(every) if not each)
-            print("acclaunch: " + (f"resuming from step {max(common)} in memory" if common else
-                                   f"no snapshot in memory of rank {lacking} of {self.ranks}" if lacking else
-                                   "no snapshot in memory that all ranks have"), file=sys.stderr, flush=True)
+            say(f"resuming from step {max(common)} in memory" if common else
+                f"no snapshot in memory of rank {lacking} of {self.ranks}" if lacking else
+                "no snapshot in memory that all ranks have")
         if not common:
             return 0
         packed, tensors = self.memory.read(max(common))
