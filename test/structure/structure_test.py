@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a folder includes only what its library links, that a folder belongs to one library, that folders
-do not include each other in a circle, that messages are printed through acc/base/log.hpp, that libraries that take
-long to compile are compiled in one source, that each environment variable is named and read in one place, and that few
-files name a setting.
+do not include each other in a circle, nor modules of the Python package, that messages are printed through
+acc/base/log.hpp, that libraries that take long to compile are compiled in one source, that each environment variable is
+named and read in one place, and that few files name a setting.
 
 usage: structure_test.py STRUCTURE SOURCE_DIR
 
@@ -11,8 +11,10 @@ STRUCTURE is written by CMake, one line per library: name|sources|public headers
 Headers belong to the library whose sources lie in their folder; a public header in include/ belongs to the
 library that has a source of the same name, or that names it (HEADERS of acc_add_library).
 """
+import ast
 import collections
 import os
+import pathlib
 import re
 import sys
 
@@ -176,6 +178,19 @@ def find_circle(edges):
     return None
 
 
+def python_imports(top):
+    """By each module of the Python package, the others that it imports, at the top or in a function."""
+    folder = pathlib.Path(top, "python", "acclaunch")
+    found = {path.stem: set() for path in folder.glob("*.py")}
+    for name, imported in found.items():
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported.update(each.name.partition("acclaunch.")[2] for each in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "acclaunch":
+                imported.update([node.module.partition(".")[2], *(each.name for each in node.names)])
+    return {name: imported & found.keys() for name, imported in found.items()}
+
+
 def product_lines(top):
     """(path, line number, line) of all sources and headers of the products."""
     for product in PRODUCTS:
@@ -302,6 +317,9 @@ def main():
     circle = find_circle(edges)
     if circle:
         problems.append("folders include each other in a circle: " + " -> ".join(circle))
+    circle = find_circle(python_imports(top))
+    if circle:
+        problems.append("modules of the package acclaunch import each other in a circle: " + " -> ".join(circle))
     problems += forbidden_lines(top)
     problems += without_license(top)
     code = code_of(top)
