@@ -163,6 +163,12 @@ def text(value, what):
         raise InvalidArgumentError(f"{what} {value!r} cannot be written as UTF-8") from None
 
 
+def by_name(values):
+    """Arguments of the library for numbers by name."""
+    return (c.c_char_p * len(values))(*(text(name, "the name of a value") for name in values)), \
+        (c.c_double * len(values))(*(real(value, name) for name, value in values.items())), len(values)
+
+
 def path_of(value):
     """A path as the bytes that the file system has."""
     return _without_nul(os.fsencode(value), "path")

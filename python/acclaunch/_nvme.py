@@ -15,6 +15,7 @@ import torch
 from acclaunch import _rows
 from acclaunch._library import ConfigError, NotSupportedError, library, sized
 from acclaunch._local import Locals, has_hooks
+from acclaunch._parameters import aligned
 from acclaunch._runtime import release
 from acclaunch._units import as_plain, grad_of
 
@@ -34,14 +35,6 @@ def _functions():
                        **{f"acc_file_memory_{name}": span for name in ("read", "start_reading", "write")}},
                       {"acc_file_memory_free": (None, c.c_void_p)})
     return library()
-
-
-def _whole_pages(nbytes):
-    return -(-nbytes // _PAGE) * _PAGE
-
-
-def _aligned(nbytes):
-    return -(-nbytes // 64) * 64
 
 
 def _pages(nbytes):
@@ -166,18 +159,18 @@ def _pieces(optimizer, limit):
         kinds = _elementwise_states(optimizer, group)
         for each in group["params"] if kinds else ():
             rows = each._local_tensor
-            nbytes = sum(_aligned(rows.numel() * dtype.itemsize) for dtype in kinds.values())
+            nbytes = sum(aligned(rows.numel() * dtype.itemsize) for dtype in kinds.values())
             if each in places or not each.requires_grad:
                 continue
             if not pieces or at + nbytes - pieces[-1].offset > limit:
-                at = _whole_pages(at)
+                at = aligned(at, _PAGE)
                 pieces.append(_Piece(at, 0, []))
             own = places[each] = {}
             for key, dtype in kinds.items():
                 own[key] = _Place(at, rows.shape, dtype)
-                at += _aligned(own[key].nbytes)
+                at += aligned(own[key].nbytes)
             begin, _, members = pieces[-1]
-            pieces[-1] = _Piece(begin, _whole_pages(at - begin), [*members, each])
+            pieces[-1] = _Piece(begin, aligned(at - begin, _PAGE), [*members, each])
     return pieces, places
 
 

@@ -10,8 +10,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, LrScheduleConfig, MatrixFunction,
-                                NotSupportedError, ParameterGroup, ShardsFunction, StepInfo, callback, library, real,
-                                text)
+                                NotSupportedError, ParameterGroup, ShardsFunction, StepInfo, by_name, callback, library,
+                                real, text)
 from acclaunch._parameters import DTYPES, ShardedParameter, needs_of, view
 from acclaunch._runtime import from_bytes, model_of, release, to_bytes
 
@@ -204,7 +204,7 @@ class Optimizer:
         function = LrFunction()
         values = {name: value for name, value in values.items() if value is not None}
         if schedule in _NAMED_SCHEDULES:
-            self._library.optimizer_set_named_schedule(self.handle, schedule.encode(), *_by_name(
+            self._library.optimizer_set_named_schedule(self.handle, schedule.encode(), *by_name(
                 {name: _SHAPES.get(value, value) for name, value in values.items()}))
         else:
             if not callable(schedule) and schedule not in (*_SCHEDULES,):
@@ -221,12 +221,6 @@ class Optimizer:
                 kind=kind, function=function, context=self._library.callback_context,
                 **{"warmup_steps": -1, "max_lr": -1.0, "cos_min_ratio": 0.0001, **values}))
         self._schedule = function
-
-
-def _by_name(values):
-    """The library's arguments for numbers by name."""
-    return (c.c_char_p * len(values))(*(name.encode() for name in values)), \
-        (c.c_double * len(values))(*(real(value, name) for name, value in values.items())), len(values)
 
 
 class Shard(typing.NamedTuple):
@@ -418,13 +412,13 @@ class MatrixRule(Optimizer):
         super().__init__(module, library().make(
             "optimizer_matrices", model_of(module).handle, self._function, library().callback_context, _names(states),
             (c.c_int * len(shapes))(*shapes), len(shapes), text(others, "others"),
-            *_by_name(coefficients), *_groups(groups)))
+            *by_name(coefficients), *_groups(groups)))
 
 
 def _named(module, name, groups, **coefficients):
     """The runtime's optimizer `name` (docs/sharding.md, "Optimizers")."""
     return Optimizer(module, library().make("optimizer_named", model_of(module).handle, name.encode(),
-                                            *_by_name(coefficients), *_groups(groups)))
+                                            *by_name(coefficients), *_groups(groups)))
 
 
 def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, groups=(),

@@ -27,6 +27,10 @@ def needs_of(optimizer, more=()):
     return next((needs[key] for key in keys if key in needs), None)
 
 
+def aligned(nbytes, to=64):
+    return -(-nbytes // to) * to
+
+
 _WEIGHTS = torch.arange(1, 2 ** 17, 2, device="cpu")
 
 

@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from acclaunch._library import (ERRORS, DeviceInfo, InvalidArgumentError, NotFoundError, NotSupportedError,
-                                ProgramValue, SeriesConfig, library, path_of, program_values, real, text)
+                                ProgramValue, SeriesConfig, by_name, library, path_of, program_values, real, text)
 
 OLDEST_TORCH = (2, 6)
 
@@ -213,9 +213,7 @@ class Runtime:
         """Reports values of this rank to those who watch the job (docs/watching.md): a dict of names
         and numbers, such as {"loss": 2.31, "tokens_per_s": 51200}. Steps, learning rate, gradient norm,
         times and the library's memory are reported without a call. Not collective; waits for nobody."""
-        names = (c.c_char_p * len(values))(*(text(name, "the name of a value") for name in values))
-        numbers = (c.c_double * len(values))(*map(float, values.values()))
-        self._library.runtime_report(self.handle, names, numbers, len(values))
+        self._library.runtime_report(self.handle, *by_name({name: float(each) for name, each in values.items()}))
 
     def barrier(self):
         """Returns when all ranks have called it."""

@@ -28,6 +28,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, say
+from acclaunch._parameters import aligned
 from acclaunch._runtime import from_bytes, to_bytes
 
 _TENSOR = "acc.tensor"
@@ -40,50 +41,45 @@ def _mesh_of(tensor):
     return [mesh.mesh.tolist(), list(mesh.mesh_dim_names or ()), [repr(each) for each in tensor.placements]]
 
 
-class _Packer:
-    """Replaces the tensors of a state by numbers, and collects them: of DTensors this rank's parts."""
-
-    def __init__(self):
-        self.tensors = []
-
-    def __call__(self, value):
-        if isinstance(value, torch.Tensor):
-            packed = {_TENSOR: len(self.tensors)}
-            if isinstance(value, DTensor):
-                packed["sharded"] = [list(value.shape), list(value.stride()), *_mesh_of(value)]
-                value = value._local_tensor
-            self.tensors.append(value.detach())
-            return packed
-        if isinstance(value, dict):
-            return {key: self(each) for key, each in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(map(self, value))
-        return value
+def _mapped(function, value):
+    """The value with function(each) in place of each value in dicts, lists and tuples."""
+    if isinstance(value, dict) and _TENSOR not in value:
+        return {key: _mapped(function, each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(function, each) for each in value)
+    return function(value)
 
 
-class _Unpacker:
-    """The reverse. tensors: copies of what was stored; places: mesh and
-    placements of DTensors by their description."""
+def _packed(state, tensors):
+    """The state with numbers of the tensors in their place, which are appended to `tensors`: of DTensors this rank's
+    parts."""
+    def pack(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = {_TENSOR: len(tensors)}
+        if isinstance(value, DTensor):
+            made["sharded"] = [list(value.shape), list(value.stride()), *_mesh_of(value)]
+            value = value._local_tensor
+        tensors.append(value.detach())
+        return made
+    return _mapped(pack, state)
 
-    def __init__(self, tensors, places):
-        self.tensors, self.places = tensors, places
 
-    def __call__(self, value):
-        if isinstance(value, dict):
-            if _TENSOR not in value:
-                return {key: self(each) for key, each in value.items()}
-            tensor = self.tensors[value[_TENSOR]]
-            if "sharded" not in value:
-                return tensor
-            shape, stride, *place = value["sharded"]
-            if repr(place) not in self.places:
-                raise ConfigError(f"the snapshot has a tensor on the mesh {place}, on which no parameter is now")
-            mesh, placements = self.places[repr(place)]
-            return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=torch.Size(shape),
-                                      stride=tuple(stride))
-        if type(value) in (list, tuple):
-            return type(value)(map(self, value))
-        return value
+def _unpacked(packed, tensors, places):
+    """The reverse. tensors: copies of what was stored; places: mesh and placements of DTensors by their description."""
+    def unpack(value):
+        if not isinstance(value, dict):
+            return value
+        tensor = tensors[value[_TENSOR]]
+        if "sharded" not in value:
+            return tensor
+        shape, stride, *place = value["sharded"]
+        if repr(place) not in places:
+            raise ConfigError(f"the snapshot has a tensor on the mesh {place}, on which no parameter is now")
+        mesh, placements = places[repr(place)]
+        return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=torch.Size(shape),
+                                  stride=tuple(stride))
+    return _mapped(unpack, packed)
 
 
 class _ModuleState:
@@ -171,14 +167,6 @@ class _Place(typing.NamedTuple):
     complete: int  # 1: written last
 
 
-def _aligned(nbytes, to=64):
-    return -(-nbytes // to) * to
-
-
-def _nbytes(tensor):
-    return tensor.numel() * tensor.dtype.itemsize
-
-
 class _Memory:
     """The file in memory that the launcher holds for this rank. Its first page says where two snapshots are, behind it;
     the older one is replaced."""
@@ -230,22 +218,22 @@ class _Memory:
 
     def write(self, step, meta, tensors):
         """Replaces the older snapshot. Raises OSError if there is no memory; both are left then."""
-        size = _aligned(len(meta)) + sum(_aligned(_nbytes(each)) for each in tensors)
+        size = aligned(len(meta)) + sum(aligned(each.nbytes) for each in tensors)
         places = self._places()
         number = min(range(2), key=lambda each: places[each].step if places[each] else -1)
         other = places[1 - number]
         fits_before = other is None or self._PAGE + size <= other.start
-        start = self._PAGE if fits_before else _aligned(other.start + other.nbytes, self._PAGE)
+        start = self._PAGE if fits_before else aligned(other.start + other.nbytes, self._PAGE)
         memory = self._mapped(start + size)
         place = _Place(step, self.rank, self.ranks, len(meta), start, size, 0, 0)
         self._put(number, place)
         memory[start:start + len(meta)] = meta
         values = torch.frombuffer(memory, dtype=torch.uint8)
-        at = start + _aligned(len(meta))
+        at = start + aligned(len(meta))
         for each in tensors:
             if each.numel():
-                values[at:at + _nbytes(each)].view(each.dtype).view(each.shape).copy_(each)
-            at += _aligned(_nbytes(each))
+                values[at:at + each.nbytes].view(each.dtype).view(each.shape).copy_(each)
+            at += aligned(each.nbytes)
         self._put(number, place._replace(crc32=self._checksum(memory, place), complete=1))
 
     def read(self, step):
@@ -254,13 +242,13 @@ class _Memory:
         memory = self._mapped(place.start + place.nbytes)
         state = from_bytes(memory[place.start:place.start + place.meta_nbytes])
         values, tensors = torch.frombuffer(memory, dtype=torch.uint8), []
-        at = place.start + _aligned(place.meta_nbytes)
+        at = place.start + aligned(place.meta_nbytes)
         for dtype, shape in state["tensors"]:
             made = torch.empty(shape, dtype=dtype)
             if made.numel():
-                made.copy_(values[at:at + _nbytes(made)].view(dtype).view(shape))
+                made.copy_(values[at:at + made.nbytes].view(dtype).view(shape))
             tensors.append(made)
-            at += _aligned(_nbytes(made))
+            at += aligned(made.nbytes)
         return state["objects"], tensors
 
 
@@ -341,19 +329,19 @@ class Snapshots:
         always whole on all ranks. Raises InvalidArgumentError, with the name, for a state that could not be loaded."""
         if self.memory is None or step % self.every:
             return False
-        packer = _Packer()
-        packed = {name: packer(each.state_dict()) for name, each in self.objects.items()}
+        tensors = []
+        packed = {name: _packed(each.state_dict(), tensors) for name, each in self.objects.items()}
         for name, each in packed.items():
             try:
                 from_bytes(to_bytes(each))
             except Exception as error:
                 raise InvalidArgumentError(f"Snapshots: the state of {name} cannot be kept: tensors, numbers, strings, "
                                            f"bytes, dicts, lists and tuples of them can ({error})") from error
-        meta = to_bytes({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in packer.tensors]})
+        meta = to_bytes({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in tensors]})
         if self.ranks > 1:
             dist.barrier()  # all have the snapshot before this one, whose place is not written now
         try:
-            self.memory.write(step, meta, packer.tensors)
+            self.memory.write(step, meta, tensors)
             return True
         except OSError as error:
             warnings.warn(f"no snapshot of step {step} in memory on rank {self.rank}: {error}")
@@ -379,10 +367,9 @@ class Snapshots:
         packed, tensors = self.memory.read(max(common))
         places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
                   if isinstance(each, DTensor)}
-        unpack = _Unpacker(tensors, places)
         if list(packed) != list(self.objects):
             raise ConfigError(f"the snapshot is of {', '.join(packed)}, and the program names "
                               f"{', '.join(self.objects)}")
         for name, each in self.objects.items():
-            each.load_state_dict(unpack(packed[name]))
+            each.load_state_dict(_unpacked(packed[name], tensors, places))
         return max(common)
