@@ -22,11 +22,11 @@ esac
 """,
     "bin/ctest": NOTE + "case $* in *-N*-L*) echo 'Total Tests: 30' ;; *-N*) echo 'Total Tests: 100' ;; esac\n",
     "bin/python3": NOTE + '[ "$1" != -m ] || { mkdir -p build/venv/bin; cp "$0" build/venv/bin/pip; }\n',
-    "scripts/deps": NOTE, "scripts/lint": NOTE, "scripts/fuzz": NOTE,
+    "scripts/deps": NOTE, "scripts/lint": NOTE + '[ "lint $*" != "$BADLY" ]\n', "scripts/fuzz": NOTE,
 }
 
 
-def run(*words, **variables):
+def run(*words, status=0, **variables):
     """Runs scripts/test in a folder of stand-ins. Returns its output and the calls of the stand-ins."""
     with tempfile.TemporaryDirectory() as name:
         clone = pathlib.Path(name)
@@ -38,8 +38,9 @@ def run(*words, **variables):
             shutil.copy(SOURCE / "scripts" / script, clone / "scripts")
         environment = {key: value for key, value in os.environ.items() if key not in ("CI", "ACC_TEST_PYTHON")}
         done = subprocess.run([clone / "scripts/test", *words], text=True, capture_output=True, env={
-            **environment, "PATH": f"{clone}/bin:{os.environ['PATH']}", "CALLS": str(clone / "calls"), **variables})
-        assert done.returncode == 0, done
+            **environment, "PATH": f"{clone}/bin:{os.environ['PATH']}", "CALLS": str(clone / "calls"), "BADLY": "nothing",
+            **variables})
+        assert done.returncode == status, done
         return done.stdout, (clone / "calls").read_text().splitlines()
 
 
@@ -57,17 +58,21 @@ def main():
     assert "scripts/test --all runs 70 more tests" in out.splitlines()[-1], out
 
     out, calls = run("--all", CI="true")
-    assert calls[0] == "deps --tests --all-tests --fuzz --lint", calls
+    assert calls[:2] == ["deps --tests --all-tests --fuzz --lint", "lint --format"], calls
     sanitized = calls[place(calls, "cmake --build --preset asan --target ")].split()[5:]
     configured = place(calls, "cmake --preset ci ")
     assert f"-DACC_TESTS_ELSEWHERE={';'.join([*sanitized, 'fuzz'])}" in calls[configured].split(), calls
     assert place(calls, "pip install --quiet --disable-pip-version-check torch") < configured, calls
     assert calls.count("cmake --build --preset ci") == 1, calls
     assert f"-R ^({'|'.join(sanitized)}):" in calls[place(calls, "ctest --preset asan ")], calls
-    for begin in ("ctest --preset ci ", "fuzz --check", "lint"):
+    for begin in ("ctest --preset ci ", "fuzz --check", "lint --tidy"):
         place(calls, begin)
     for step in ("build of asan", "environment, beside other steps", "tests of ci", "fuzzing"):
         assert re.search(rf"^ +\d+ {step}$", out, re.M), (step, out)
+
+    # Findings in the format end the run at once, those of clang-tidy at its end.
+    assert run("--all", CI="true", BADLY="lint --format", status=1)[1] == calls[:2]
+    place(run("--all", CI="true", BADLY="lint --tidy", status=1)[1], "fuzz --check")
 
     assert "cmake --build --preset tsan" in run("--preset", "tsan")[1]
 
