@@ -52,7 +52,7 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
                          flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300,
                                 "--memory_checkpoint_every", every])
     try:
-        machines.wait_for("tokens/s", 2)
+        machines.train()
         present = count
         for change in changes:
             rejoined = len(re.findall("all workers have rejoined", machines.output()))
@@ -62,7 +62,7 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
                 machines.lose_for_good(change)
             present += 1 if change is None else -1
             machines.wait_for("all workers have rejoined", rejoined + present - (change is None))
-            machines.wait_for("tokens/s", len(re.findall("tokens/s", machines.output())) + 1)
+            machines.train()
         survivors = [each for each in machines.running if each.returncode is None]
         for each in survivors:
             each.send_signal(signal.SIGUSR1)  # saves and ends

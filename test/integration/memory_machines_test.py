@@ -23,12 +23,12 @@ DEADLINE = 300  # seconds; far more than a busy machine needs
 
 
 class Machines:
-    """The launchers of one job, with their output in files."""
+    """The launchers of one job, with their output in files. metrics: the file of the program's --metrics."""
 
     join_timeout = 200  # seconds
 
-    def __init__(self, folder, count, workers, flags, program):
-        self.folder, self.running, self.files = folder, [], []
+    def __init__(self, folder, count, workers, flags, program, metrics=None):
+        self.folder, self.metrics, self.running, self.files = folder, metrics, [], []
         self.daemon = Daemon(DAEMON, "--insecure")
         self.command = [
             ACCLAUNCH, "--cpu", "--use_fsdp", "--num_machines", count, "--num_processes", count * workers,
@@ -46,12 +46,20 @@ class Machines:
     def output(self):
         return "".join(each.read_text() for each in self.files)
 
-    def wait_for(self, pattern, times):
+    def wait_until(self, condition, what):
         end = time.monotonic() + DEADLINE
-        while len(re.findall(pattern, self.output())) < times:
-            assert time.monotonic() < end, f"no {times} times {pattern} in\n{self.output()}"
+        while not condition():
+            assert time.monotonic() < end, f"no {what} in\n{self.output()}"
             assert any(each.poll() is None for each in self.running), self.output()
             time.sleep(0.05)
+
+    def wait_for(self, pattern, times):
+        self.wait_until(lambda: len(re.findall(pattern, self.output())) >= times, f"{times} times {pattern}")
+
+    def train(self, count=5):
+        """Waits for more steps. The lines of progress come every two seconds, in which it makes hundreds."""
+        begin = time.time()
+        self.wait_until(lambda: sum(step["time"] > begin for step in steps_of(self.metrics)) >= count, "more steps")
 
     def stop(self):
         for each in self.running:
@@ -63,7 +71,7 @@ class Machines:
 
 def steps_of(path):
     """The steps that a run has written; a killed rank may leave half a line."""
-    for line in path.read_text().splitlines():
+    for line in path.read_text().splitlines() if path.exists() else []:
         try:
             yield json.loads(line)
         except ValueError:
@@ -87,15 +95,15 @@ def a_lost_machine_is_replaced(folder, count, workers, strategy, lost, message):
     flags = ["--fsdp_sharding_strategy", strategy, "--memory_checkpoint_every", 1]
     machines = Machines(folder, count, workers, flags, [
         *train, "--steps", 1000000, "--checkpoint", folder / "run", "--checkpoint_every", 1000000, "--metrics",
-        folder / "metrics"])
+        folder / "metrics"], folder / "metrics")
     try:
-        machines.wait_for("tokens/s", 3)
+        machines.train()
         for number in lost:
             machines.running[number].send_signal(signal.SIGKILL)
             machines.running[number].wait()
             machines.add()
         machines.wait_for(message, 1)
-        machines.wait_for("tokens/s", len(re.findall("tokens/s", machines.output())) + 1)  # it trains again
+        machines.train()  # again
         survivors = [each for i, each in enumerate(machines.running) if i not in lost]
         for each in survivors:
             each.send_signal(signal.SIGUSR1)  # saves and ends
@@ -121,14 +129,15 @@ class Rejoining(Machines):
 
     def __init__(self, folder, count, workers, strategy, steps, name, program=None, flags=()):
         self.workers = workers
+        metrics = folder / f"{name}.jsonl"
         train = program or [
             TRAIN_GPT, *text_of(folder), "--steps", steps, "--checkpoint", folder / name, "--checkpoint_every", 1000000,
-            "--metrics", folder / f"{name}.jsonl"]
+            "--metrics", metrics]
         folder = folder / f"{name}-output"
         folder.mkdir()
         super().__init__(folder, count, workers, ["--rejoin", "--fsdp_sharding_strategy", strategy,
                                                   "--memory_checkpoint_every", 1, *flags],
-                         ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", *train])
+                         ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", *train], metrics)
 
     def pids(self, number):
         return [int(each) for each in re.findall(r"\] pid (\d+)", self.files[number].read_text())]
@@ -152,7 +161,7 @@ class Rejoining(Machines):
         rejoined = len(re.findall("all workers have rejoined", self.output()))
         lose(number)
         self.wait_for("all workers have rejoined", rejoined + 1)
-        self.wait_for("tokens/s", len(re.findall("tokens/s", self.output())) + 3)
+        self.train()
 
 
 def survivors_keep_their_processes(folder, count, workers, strategy, losses_in_turn):
@@ -160,7 +169,7 @@ def survivors_keep_their_processes(folder, count, workers, strategy, losses_in_t
     started = [workers] * count  # by launcher
     lost = set()
     try:
-        machines.wait_for("tokens/s", 3)
+        machines.train()
         for kind, number in losses_in_turn:
             if kind == "machine":
                 machines.step_after(machines.lose_machine, number)
@@ -196,12 +205,12 @@ def fewer_machines_start_again(folder):
     """An elastic job that goes on with fewer machines starts all workers again: they have other peers."""
     machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "fewer", flags=["--min_machines", 1])
     try:
-        machines.wait_for("tokens/s", 3)
+        machines.train()
         lost = machines.running[1]
         lost.send_signal(signal.SIGKILL)
         lost.wait()
         machines.wait_for("round 1: 1 machine, 1 worker", 1)
-        machines.wait_for("tokens/s", len(re.findall("tokens/s", machines.output())) + 1)
+        machines.train()
         assert len(machines.pids(0)) == 2, machines.output()
         machines.running[0].send_signal(signal.SIGUSR1)
         assert machines.running[0].wait(DEADLINE) == 0, machines.output()
@@ -213,7 +222,7 @@ def a_stop_signal_ends_workers_that_wait_for_a_rank(folder, without_daemon=False
     """No time limit ends them. Without a daemon no server learns of the signal."""
     machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "stopped", flags=["--shutdown_timeout", 3600])
     try:
-        machines.wait_for("tokens/s", 3)
+        machines.train()
         machines.running[1].send_signal(signal.SIGKILL)
         machines.running[1].wait()
         machines.wait_for(r"is lost: [^~]*waiting for machines: 1 of 2", 1)
@@ -233,7 +242,7 @@ class ImpatientRejoining(Rejoining):
 def a_machine_that_does_not_come_ends_the_job(folder):
     machines = ImpatientRejoining(folder, 2, 1, "FULL_SHARD", 1000000, "short", flags=["--shutdown_timeout", 3600])
     try:
-        machines.wait_for("tokens/s", 3)
+        machines.train()
         machines.running[1].send_signal(signal.SIGKILL)
         machines.running[1].wait()
         assert machines.running[0].wait(DEADLINE) == 124, machines.output()
