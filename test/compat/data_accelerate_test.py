@@ -116,8 +116,8 @@ def flat(batches):
 def main():
     acclaunch = sys.argv[1]
 
-    def run(ranks, folder, part, *flags):
-        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *flags, __file__, folder, part],
+    def run(ranks, folder, part, *flags, preload=("--preload", "accelerate,torch._dynamo,safetensors.torch")):
+        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *preload, *flags, __file__, folder, part],
                               text=True, timeout=DEADLINE, env=os.environ | {"PYTHON_EXEC": sys.executable},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
@@ -151,7 +151,7 @@ def main():
         assert check.returncode == 0, check.stdout + check.stderr
         assert "loader0: epoch 1: 70 samples, each used once, 2 again to fill a batch\n" in check.stdout, check.stdout
         # Without sharding, and without the flag, where the order is Accelerate's.
-        plain, _ = run(2, folder, "plain", "--data_order", "acc")
+        plain, _ = run(2, folder, "plain", "--data_order", "acc", preload=())  # in ranks that are started
         assert plain["0"] == first["0"] and plain["skipped"] == plain["1"][2:]
         once([flat(plain["unseeded"])[:SIZE]])
         theirs, _ = run(2, folder, "plain")

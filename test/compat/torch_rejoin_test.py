@@ -4,6 +4,7 @@ backward, a step or a save are started again alone (--rejoin). Losses must equal
 bit. Exits with 77 without torch."""
 
 import collections
+import importlib.util
 import os
 import pathlib
 import signal
@@ -11,14 +12,43 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-except ImportError as error:
-    print(f"skipped: {error}")
+if not importlib.util.find_spec("torch"):
+    print("skipped: no torch")
     sys.exit(77)
+if "RANK" in os.environ:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
 
-from torch import nn
-from torch.nn import functional as F
+    class Block(nn.Module):
+        def __init__(self, killer):
+            super().__init__()
+            self.linear, self.killer = nn.Linear(SIZE, SIZE), killer
+
+        def forward(self, x):
+            self.killer.at("forward")
+            x = F.dropout(F.gelu(self.linear(x)), 0.1)
+            if x.requires_grad:
+                x.register_hook(lambda _: self.killer.at("backward"))
+            return x
+
+    class Net(nn.Module):
+        """Blocks, a tied weight, the buffers of a BatchNorm, and a buffer that is in no checkpoint."""
+
+        def __init__(self, killer):
+            super().__init__()
+            self.embedding = nn.Embedding(WORDS, SIZE)
+            self.norm = nn.BatchNorm1d(SIZE)
+            self.blocks = nn.ModuleList(Block(killer) for _ in range(3))
+            self.head = nn.Linear(SIZE, WORDS, bias=False)
+            self.head.weight = self.embedding.weight
+            self.register_buffer("scale", torch.linspace(0.5, 1.5, SIZE), persistent=False)
+
+        def forward(self, ids):
+            x = self.norm(self.embedding(ids)) * self.scale
+            for block in self.blocks:
+                x = x + block(x)
+            return F.cross_entropy(self.head(x), ids)
 
 STEPS, WORDS, SIZE = 8, 13, 8
 # (rank, steps made, place) of each kill, by the kind of the optimizer.
@@ -27,51 +57,20 @@ KILLS = {"runtime": [(1, 0, "forward"), (0, 2, "backward"), (0, 5, "step")],
          "unsaved": [(1, 0, "forward")]}
 # With nothing to go back to, the new rank and the one that is left end too, each as a restart.
 RESTARTS = {"runtime": 3, "torch": 3, "unsaved": 3}
+STRATEGIES = {"runtime": "FULL_SHARD", "torch": "SHARD_GRAD_OP", "unsaved": "FULL_SHARD"}
 
 
 class Killer:
     """Kills this rank at each of its places once in the job."""
 
-    def __init__(self, folder, rank, kills):
+    def __init__(self, folder, rank, kills=()):
         self.folder, self.rank, self.kills, self.steps = folder, rank, kills, 0
 
     def at(self, place):
         marker = self.folder / f"killed {self.steps} {place}"
-        if (self.rank, self.steps, place) in self.kills and (self.folder / "kills").exists() and not marker.exists():
+        if (self.rank, self.steps, place) in self.kills and not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Block(nn.Module):
-    def __init__(self, killer):
-        super().__init__()
-        self.linear, self.killer = nn.Linear(SIZE, SIZE), killer
-
-    def forward(self, x):
-        self.killer.at("forward")
-        x = F.dropout(F.gelu(self.linear(x)), 0.1)
-        if x.requires_grad:
-            x.register_hook(lambda _: self.killer.at("backward"))
-        return x
-
-
-class Net(nn.Module):
-    """Blocks, a tied weight, the buffers of a BatchNorm, and a buffer that is in no checkpoint."""
-
-    def __init__(self, killer):
-        super().__init__()
-        self.embedding = nn.Embedding(WORDS, SIZE)
-        self.norm = nn.BatchNorm1d(SIZE)
-        self.blocks = nn.ModuleList(Block(killer) for _ in range(3))
-        self.head = nn.Linear(SIZE, WORDS, bias=False)
-        self.head.weight = self.embedding.weight
-        self.register_buffer("scale", torch.linspace(0.5, 1.5, SIZE), persistent=False)
-
-    def forward(self, ids):
-        x = self.norm(self.embedding(ids)) * self.scale
-        for block in self.blocks:
-            x = x + block(x)
-        return F.cross_entropy(self.head(x), ids)
 
 
 def make(acc, runtime, killer, kind):
@@ -95,10 +94,34 @@ def make(acc, runtime, killer, kind):
     return model, optimizer
 
 
-def worker(folder, kind):
+def make_step(runtime, model, optimizer, killer, made):
+    """Step number `made` from 0, whose loss is appended to a file of the rank."""
+    killer.steps = made
+    torch.manual_seed(100 * made + runtime.rank)
+    loss = model(torch.randint(WORDS, (6,)))
+    loss.backward()
+    killer.at("before the step")
+    optimizer.step()
+    with open(killer.folder / f"losses of {runtime.rank}", "a") as out:
+        print(made, loss.item().hex(), file=out)
+
+
+def train_undisturbed(folder, kinds):
     import acclaunch.torch as acc
 
-    folder = pathlib.Path(folder)
+    for kind in kinds:
+        os.environ["FSDP_SHARDING_STRATEGY"] = STRATEGIES[kind]
+        runtime = acc.Runtime()
+        killer = Killer(folder / kind, runtime.rank)
+        model, optimizer = make(acc, runtime, killer, kind)
+        for made in range(STEPS):
+            make_step(runtime, model, optimizer, killer, made)
+        runtime.barrier()
+
+
+def train_with_kills(folder, kind):
+    import acclaunch.torch as acc
+
     print("started", flush=True)
     runtime = acc.Runtime()
     killer = Killer(folder, runtime.rank, KILLS[kind])
@@ -113,14 +136,7 @@ def worker(folder, kind):
             if state is None and kind != "unsaved":
                 series.save(model, optimizer, {"made": 0})  # whole when it returns
             for made in range(made, STEPS):
-                killer.steps = made
-                torch.manual_seed(100 * made + runtime.rank)
-                loss = model(torch.randint(WORDS, (6,)))
-                loss.backward()
-                killer.at("before the step")
-                optimizer.step()
-                with open(folder / f"losses of {runtime.rank}", "a") as out:
-                    print(made, loss.item().hex(), file=out)
+                make_step(runtime, model, optimizer, killer, made)
                 series.keep_in_memory(model, optimizer, {"made": made + 1})
                 killer.at("save")
                 if made == 6:
@@ -133,6 +149,11 @@ def worker(folder, kind):
             rejoins = True
 
 
+def worker(folder, *kinds):
+    folder = pathlib.Path(folder)
+    train_with_kills(folder, *kinds) if len(kinds) == 1 else train_undisturbed(folder, kinds)
+
+
 def losses(folder, rank):
     found = collections.defaultdict(set)
     for line in (folder / f"losses of {rank}").read_text().splitlines():
@@ -141,38 +162,43 @@ def losses(folder, rank):
     return dict(found)
 
 
-def run(folder, kind, strategy, kills):
+def run(*words):
+    """Runs two ranks. Returns their output."""
     acclaunch, package = sys.argv[1:]
-    folder.mkdir()
-    if kills:
-        (folder / "kills").touch()
-    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--fsdp_sharding_strategy",
-                          strategy, "--max_restarts", str(RESTARTS[kind]), "--rejoin",
-                          "--memory_checkpoint_every", "1", "--shutdown_timeout", "300",
-                          os.path.abspath(__file__), folder, kind],
+    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *words],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stdout + job.stderr
-    said = job.stdout + job.stderr
-    count = len(KILLS[kind]) if kills else 0
-    if kills and kind == "unsaved":
+    return job.stdout + job.stderr
+
+
+def check(folder, kind, expected):
+    said = run("--fsdp_sharding_strategy", STRATEGIES[kind], "--max_restarts", str(RESTARTS[kind]), "--rejoin",
+               "--memory_checkpoint_every", "1", "--shutdown_timeout", "300", os.path.abspath(__file__), folder, kind)
+    if kind == "unsaved":
         assert "no whole state to go back to" in said, said
     else:
+        count = len(KILLS[kind])
         assert said.count("started") == 2 + count, said  # survivors keep their processes
         assert said.count("all workers have rejoined") == count, said
-    return [losses(folder, rank) for rank in range(2)]
+    found = [losses(folder, rank) for rank in range(2)]
+    assert found == expected, (kind, found, expected)
 
 
 def main():
-    undisturbed = {}  # by strategy
-    for kind, strategy in (("runtime", "FULL_SHARD"), ("torch", "SHARD_GRAD_OP"), ("unsaved", "FULL_SHARD")):
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            if strategy not in undisturbed:
-                undisturbed[strategy] = run(folder / "undisturbed", kind, strategy, False)
-            assert all(len(found) == STEPS for found in undisturbed[strategy]), undisturbed
-            disturbed = run(folder / "killed", kind, strategy, True)
-            assert disturbed == undisturbed[strategy], (kind, disturbed, undisturbed)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        expected = {}  # by strategy
+        kinds = ["runtime", "torch"]
+        for kind in kinds:
+            (folder / kind).mkdir()
+        run("--preload", "torch._dynamo", os.path.abspath(__file__), folder, *kinds)
+        for kind in kinds:
+            expected[STRATEGIES[kind]] = [losses(folder / kind, rank) for rank in range(2)]
+        assert all(len(each) == STEPS for ranks in expected.values() for each in ranks), expected
+        for kind in KILLS:
+            (folder / f"killed {kind}").mkdir()
+            check(folder / f"killed {kind}", kind, expected[STRATEGIES[kind]])
 
 
 if __name__ == "__main__":
