@@ -1,26 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""elastic_replicas_test.py ACCLAUNCH TRAIN_GPT DAEMON: machines that leave a job of replicas and come back.
+"""elastic_replicas_test.py ACCLAUNCH TRAIN_GPT DAEMON [AT_OPEN]: machines that leave a job of replicas and come back.
 
 Each launcher of a job stands for a machine. The workers of the others keep their processes. The losses equal those of
 runs with the same number of machines in each step, bit for bit, and those of an undisturbed run to rounding."""
 
-import itertools
 import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 
-from memory_machines_test import ACCLAUNCH, DEADLINE, TRAIN_GPT, Machines, Rejoining, losses, steps_of, text_of
-
-
-def machines_by_step(path, workers):
-    """The number of machines that made each step. If a line is missing, because rank 0 was killed, the others have made
-    the step too."""
-    made = {step["step"]: len(step["ranks"]) // workers for step in steps_of(path)}
-    for step in range(1, max(made) + 1):
-        made.setdefault(step, made.get(step - 1))
-    return made
+from memory_machines_test import ACCLAUNCH, DEADLINE, TRAIN_GPT, Machines, Rejoining, text_of
+from run_metrics import kept_steps, losses, stretches
 
 
 def end_well(machines):
@@ -72,24 +64,63 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
             assert len(machines.pids(number)) == workers, (number, text)
     finally:
         machines.stop()
-    found = losses(folder / "disturbed.jsonl")
-    by_step = machines_by_step(folder / "disturbed.jsonl", workers)
-    for number, steps in itertools.groupby(sorted(by_step), by_step.get):
-        run_to_the_end(folder, number, workers, strategy, max(steps), "reference")
+    steps = kept_steps(folder / "disturbed.jsonl")
+    found = {number: step["loss"] for number, step in steps.items()}
+    for number, last in stretches(steps, workers):
+        run_to_the_end(folder, number, workers, strategy, last, "reference")
     run_to_the_end(folder, count, workers, strategy, max(found), "undisturbed")
     reference, undisturbed = losses(folder / "reference.jsonl"), losses(folder / "undisturbed.jsonl")
     for step, loss in found.items():
-        assert loss == reference[step], (step, by_step, loss, reference[step])
+        assert loss == reference[step], (step, stretches(steps, workers), loss, reference[step])
         assert abs(loss - undisturbed[step]) < 1e-4, (step, loss, undisturbed[step])
     print(*re.findall(r"resuming from[^\n]*|starting anew[^\n]*", text), sep="\n", flush=True)
 
 
-for case in (
-    (2, 1, "NO_SHARD", 1, [1, None, 0, None]),
-    (3, 1, "NO_SHARD", 4, [0, 2, None, None]),
-    (2, 2, "NO_SHARD", 1, [0, None]),
-    (3, 2, "HYBRID_SHARD", 1, [1, 0, None]),
-):
-    with tempfile.TemporaryDirectory() as temporary:
-        replicas_leave_and_return(pathlib.Path(temporary), *case)
-    print("ok", *case, flush=True)
+def a_save_ends_when_a_machine_joins(folder, at_open):
+    """Rank 0 holds its first save, which has no name yet, until the others have heard that a machine joins."""
+    run, released = folder / "run", folder / "released"
+    hold = f"[ -e {released} ] || ! ls {run} | grep -q acc-tmp || until [ -e {released} ]; do sleep 0.05; done"
+    machines = Rejoining(folder, 2, 1, "NO_SHARD", 0, "saving", program=[
+        "env", f"LD_PRELOAD={at_open}", f"ACC_OPEN_UNDER={run}", "ACC_OPEN_AT=1", f"ACC_OPEN_RUN={hold}",
+        f"ACC_OPEN_HIT={folder / 'hit'}", "ACC_OPEN_RANK=0", TRAIN_GPT, *text_of(folder), "--steps", 1000000,
+        "--checkpoint", run, "--checkpoint_every", 5, "--metrics", folder / "metrics"],
+        flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300, "--save_async",
+               "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--num_machines", 3, "--num_processes", 3,
+               "--rdzv_conf", "join_timeout=200,last_call_timeout=1"])
+    try:
+        machines.wait_for("tokens/s", 1)
+        machines.add()
+        machines.wait_for("has joined: the next round has 3 machines; the workers go on", 1)
+        assert not (run / "checkpoint_0").exists()
+        released.touch()
+        machines.wait_for("all workers have rejoined", 2)
+        machines.wait_for("tokens/s", len(re.findall("tokens/s", machines.output())) + 1)
+        for each in machines.running:
+            each.send_signal(signal.SIGUSR1)  # saves and ends
+        end_well(machines)
+        text = machines.output()
+    finally:
+        machines.stop()
+    assert "older checkpoints stay" not in text, text
+    assert (run / "checkpoint_0" / "acc_checkpoint.json").exists(), text
+
+
+def main():
+    if len(sys.argv) > 4:
+        with tempfile.TemporaryDirectory() as temporary:
+            a_save_ends_when_a_machine_joins(pathlib.Path(temporary), sys.argv[4])
+        print("ok a save ends when a machine joins", flush=True)
+
+    for case in (
+        (2, 1, "NO_SHARD", 1, [1, None, 0, None]),
+        (3, 1, "NO_SHARD", 4, [0, 2, None, None]),
+        (2, 2, "NO_SHARD", 1, [0, None]),
+        (3, 2, "HYBRID_SHARD", 1, [1, 0, None]),
+    ):
+        with tempfile.TemporaryDirectory() as temporary:
+            replicas_leave_and_return(pathlib.Path(temporary), *case)
+        print("ok", *case, flush=True)
+
+
+if __name__ == "__main__":
+    main()

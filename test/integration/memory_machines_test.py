@@ -4,7 +4,6 @@
 Each launcher of a job stands for a machine. One is killed with its workers, another one joins in its place, and the job
 resumes from the memory of the others, with the losses of an undisturbed run."""
 
-import json
 import os
 import pathlib
 import random
@@ -17,6 +16,7 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from daemon import Daemon  # noqa: E402
+from run_metrics import losses, steps_of  # noqa: E402
 
 ACCLAUNCH, TRAIN_GPT, DAEMON = sys.argv[1:4]
 DEADLINE = 300  # seconds; far more than a busy machine needs
@@ -67,20 +67,6 @@ class Machines:
                 each.kill()
             each.wait()
         self.daemon.stop()
-
-
-def steps_of(path):
-    """The steps that a run has written; a killed rank may leave half a line."""
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
-
-
-def losses(path):
-    """The losses by step; the last one of a step that was made twice."""
-    return {step["step"]: step["loss"] for step in steps_of(path)}
 
 
 def text_of(folder):

@@ -286,7 +286,8 @@ TEST_CASE(
   Program late(machine());
   first.wait_for_text("world 2 after 0 end");
   late.wait_for_text("world 2 after 0 end");
-  CHECK(contains(first.err(), " has joined: starting again with 2 machines\n"));
+  CHECK(contains(first.err(),
+                 " has joined: the next round has 2 machines; starting all workers again\n"));
   CHECK(contains(first.err(), "acclaunch: round 1: 2 machines, 2 workers; this is machine "));
   late.signal(SIGTERM);  // only this machine leaves
   CHECK(late.wait() == 128 + SIGTERM);

@@ -420,7 +420,8 @@ bool Job::keeps_workers(const AttemptEnd& end) const {
 }
 
 bool Job::changes_machines(const AttemptEnd& end) const {
-  return plan_.supervision.elastic_replicas && end.cause == Cause::membership;
+  return plan_.supervision.elastic_replicas &&
+         (end.cause == Cause::membership || end.cause == Cause::join);
 }
 
 bool Job::have_rejoined(const std::vector<supervision::WorkerRecord>& workers) const {
@@ -548,7 +549,10 @@ void Job::on_attempt_end(const AttemptEnd& end) {
   // that received the request.
   const bool is_said = control_ && plan_.manager.merges_output && end.cause == Cause::stop;
   forget_unexplained();
-  if (end.cause == Cause::membership || end.cause == Cause::other) {
+  if (end.cause == Cause::join) {
+    announce(end.reason + (keeps_workers(end) ? "; the workers go on, with it after this step"
+                                              : "; starting all workers again"));
+  } else if (end.cause == Cause::membership || end.cause == Cause::other) {
     // Machine 0 prints the reason, unless it may be lost itself or only this machine knows it.
     const bool is_known_to_0 = end.machine_rank != 0 && (end.machine_rank > 0 || end.host != host_);
     if (!stop_ || stop_->reason != end.reason) {  // otherwise `stop` has printed it
@@ -565,7 +569,7 @@ void Job::on_attempt_end(const AttemptEnd& end) {
 void Job::follow(const AttemptEnd& end) {
   if (keeps_workers(end)) {
     attempt_->supervisor->hold();
-    begin_renewal(breaks_groups(end) || end.exit_status != 0);  // 0: a machine joins
+    begin_renewal(end.cause != Cause::join);
     return;
   }
   const JobAction action = advance(event_of(end));

@@ -69,18 +69,21 @@ void OwnServers::open_status_port() {
 std::uint16_t OwnServers::serve_store(const std::vector<std::string>& hosts,
                                       const std::string& address) {
   // On a further connection the store stays: a round with its port may have been formed.
-  if (!store_ || hosts != store_hosts_) {
+  if (stores_.empty() || hosts != store_hosts_) {
     store_hosts_ = hosts;
-    renew_store(address);
+    renew_store(address, /*keeps_last=*/false);
   }
-  return store_->port();
+  return stores_.back()->port();
 }
 
-void OwnServers::renew_store(const std::string& address) {
+void OwnServers::renew_store(const std::string& address, bool keeps_last) {
+  if (!keeps_last) {
+    stores_.clear();
+  }
   if (!ranks_are_given(plan_)) {
-    store_.emplace(
+    stores_.push_back(std::make_unique<rendezvous::Server>(
         io_, listen(store_hosts_, 0, address),
-        rendezvous::ServerOptions{.forms_rounds = false, .security = security_.store_server});
+        rendezvous::ServerOptions{.forms_rounds = false, .security = security_.store_server}));
   } else if (rendezvous_) {
     rendezvous_->renew_store();
   }
@@ -122,10 +125,11 @@ void OwnServers::check_open(const std::vector<rendezvous::Listener>& listeners,
 }
 
 void OwnServers::close() {
-  for (std::optional<rendezvous::Server>* server : {&store_, &rendezvous_}) {
-    if (*server) {
-      (*server)->stop();
-    }
+  for (const auto& store : stores_) {
+    store->stop();
+  }
+  if (rendezvous_) {
+    rendezvous_->stop();
   }
   if (status_port_) {
     status_port_->stop();

@@ -57,8 +57,9 @@ class OwnServers {
   /// Returns the port of the store. A new one is started if there is none at `hosts`.
   std::uint16_t serve_store(const std::vector<std::string>& hosts, const std::string& address);
   /// Starts an empty store for the next round, so that its workers see no keys that workers of the
-  /// last round set or still send.
-  void renew_store(const std::string& address);
+  /// last round set or still send. keeps_last: those go on for a while, and the stores of their
+  /// rounds stay until a call without it.
+  void renew_store(const std::string& address, bool keeps_last);
   void close();
 
   /// Returns null if this machine does not serve the rendezvous.
@@ -67,7 +68,7 @@ class OwnServers {
   [[nodiscard]] bool has_status_port() const { return status_port_ != nullptr; }
   /// Returns the port of this machine's store in the current round.
   [[nodiscard]] std::uint16_t store_port() const {
-    return store_ ? store_->port() : plan_.rendezvous.port;
+    return stores_.empty() ? plan_.rendezvous.port : stores_.back()->port();
   }
 
  private:
@@ -83,9 +84,10 @@ class OwnServers {
   std::shared_ptr<rendezvous::Board> board_ = std::make_shared<rendezvous::Board>();
   std::unique_ptr<rendezvous::Server> status_port_;
   std::optional<rendezvous::Server> rendezvous_;
-  std::optional<rendezvous::Server> store_;  ///< c10d only
-  std::vector<std::string> store_hosts_;     ///< addresses on which it listens
-  bool has_warned_ = false;                  ///< about listening on all interfaces
+  /// c10d only. The last one is that of the current round.
+  std::vector<std::unique_ptr<rendezvous::Server>> stores_;
+  std::vector<std::string> store_hosts_;  ///< addresses on which they listen
+  bool has_warned_ = false;               ///< about listening on all interfaces
 };
 
 }  // namespace acc::launcher::job

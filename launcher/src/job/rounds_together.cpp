@@ -78,7 +78,7 @@ class RoundsTogether : public Rounds {
   boost::asio::awaitable<void> part() override;
   void close() override;
   [[nodiscard]] std::optional<std::uint16_t> tunnel() const override {
-    return tunnel_ ? std::optional(tunnel_->port()) : std::nullopt;
+    return tunnels_.empty() ? std::nullopt : std::optional(tunnels_.back()->port());
   }
   [[nodiscard]] std::optional<std::chrono::milliseconds> status_interval() const override {
     return agent_.status_interval();
@@ -106,9 +106,10 @@ class RoundsTogether : public Rounds {
   std::optional<ServerPlacement> placement_;  ///< set when the addresses have been looked up
   OwnServers servers_;
   rendezvous::Agent agent_;
-  Inquiry inquiry_;                           ///< static, machine 0
-  boost::asio::steady_timer pause_;           ///< until etcd is asked for servers again
-  std::optional<rendezvous::Tunnel> tunnel_;  ///< to the store of the current round
+  Inquiry inquiry_;                  ///< static, machine 0
+  boost::asio::steady_timer pause_;  ///< until etcd is asked for servers again
+  /// To the stores of this machine's workers. The last one is that of the current round.
+  std::vector<std::unique_ptr<rendezvous::Tunnel>> tunnels_;
 };
 
 namespace {
@@ -245,20 +246,26 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
       pause_(io) {}
 
 asio::awaitable<std::optional<Round>> RoundsTogether::next() {
-  tunnel_.reset();
+  // Where a machine joins, workers leave the last round between two steps, and use its store until
+  // then.
+  const auto& end = agent_.known_end();
+  const bool keeps_last = end && end->cause == rendezvous::AttemptEnd::Cause::join;
+  if (!keeps_last) {
+    tunnels_.clear();
+  }
   std::optional<Round> round;
   if (!placement_) {
     round = co_await first_round();
   } else {
     placement_->rejoin();
-    servers_.renew_store(placement_->facts().address);
+    servers_.renew_store(placement_->facts().address, keeps_last);
     round = co_await agent_.rejoin(servers_.store_port());
   }
   if (round && security_.store_client) {
-    tunnel_.emplace(
+    tunnels_.push_back(std::make_unique<rendezvous::Tunnel>(
         io_, std::uint16_t{0},
         rendezvous::Tunnel::Target{round->store_host, round->store_port, plan_.rendezvous.run_id},
-        security_.store_client, print_line_);
+        security_.store_client, print_line_));
   }
   co_return round;
 }
@@ -442,7 +449,7 @@ asio::awaitable<void> RoundsTogether::part() {
 
 void RoundsTogether::close() {
   agent_.close();
-  tunnel_.reset();
+  tunnels_.clear();
   pause_.cancel();
   inquiry_.close();
   servers_.close();
@@ -451,7 +458,7 @@ void RoundsTogether::close() {
 std::size_t RoundsTogether::num_clients(const Round& round) const {
   std::size_t count =
       servers_.serves_rendezvous() ? static_cast<std::size_t>(round.num_machines()) : 0;
-  if (tunnel_) {  // two sockets for each worker of this machine
+  if (!tunnels_.empty()) {  // two sockets for each worker of this machine
     count += 2 * static_cast<std::size_t>(plan_.layout.local_world_size);
   }
   if (round.machine_rank == 0) {

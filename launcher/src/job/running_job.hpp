@@ -50,16 +50,18 @@ struct StopRequest {
 /// Returns the event that the attempt has ended in this way.
 constexpr JobEvent event_of(const rendezvous::AttemptEnd& end) {
   using Cause = rendezvous::AttemptEnd::Cause;
-  return end.cause == Cause::stop || end.cause == Cause::membership ? JobEvent::stop_known
-                                                                    : JobEvent::failure_known;
+  return end.cause == Cause::worker || end.cause == Cause::other ? JobEvent::failure_known
+                                                                 : JobEvent::stop_known;
 }
 
 /// True if workers that this end reaches wait in vain for a peer: one has failed, or its machine is
 /// lost. After other ends all of them still run, and may save together before they end.
 constexpr bool breaks_groups(const rendezvous::AttemptEnd& end) {
   using Cause = rendezvous::AttemptEnd::Cause;
-  constexpr int kLost = 1;  // exit status; a machine that joins, leaves or is late has another
-  return end.cause == Cause::worker || (end.cause != Cause::stop && end.exit_status == kLost);
+  constexpr int kLost = 1;  // exit status; a machine that leaves or is late has another
+  return end.cause == Cause::worker ||
+         ((end.cause == Cause::membership || end.cause == Cause::other) &&
+          end.exit_status == kLost);
 }
 
 /// One attempt on this machine, until the next one begins.

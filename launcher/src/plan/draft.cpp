@@ -383,15 +383,14 @@ void read_elastic_replicas(const Draft& draft, LaunchPlan& plan) {
   const Sourced<std::string> given = draft.given("elastic_replicas"_key);
   const auto least = static_cast<int>(draft.settings.integer("elastic_replicas"_key));
   const int most = plan.layout.num_machines;
-  const settings::StrategySwitches on = settings::switches(plan.sharding.strategy);
   int& min_machines = plan.rendezvous.min_machines;
   const char* const why =
       plan.rendezvous.backend != RendezvousPlan::Backend::c10d
           ? "needs a rendezvous of kind c10d and several machines"
       : plan.rendezvous.machine_rank_was_given ? "needs machines of which none is bound to a rank"
       : plan.layout.rank_slot                  ? "needs one launcher for each machine"
-      : on.shard_optimizer && !on.replicate    ? "needs NO_SHARD or HYBRID_SHARD: otherwise a "
-                                                 "machine has state that no other one has"
+      : !settings::has_whole_copies(plan.sharding.strategy)
+          ? "needs NO_SHARD or HYBRID_SHARD: otherwise a machine has state that no other one has"
       : !plan.command.empty() && is_python(plan.command.front())
           ? "works for programs in C++ and C in this version, not for Python"
       : !plan.output.trace_directory.empty() ? "does not work with --trace in this version"

@@ -127,6 +127,10 @@ bool MembershipPage::has_ended(std::uint32_t epoch) const noexcept {
   return page_->epoch.load() != epoch || page_->ended.load() == epoch + 1;
 }
 
+bool MembershipPage::has_lost(std::uint32_t epoch) const noexcept {
+  return page_->lost.load() > epoch;
+}
+
 void MembershipPage::end_epoch() noexcept {
   page_->lost.store(page_->epoch.load() + 1);
   end_epoch_between_steps();
@@ -202,7 +206,7 @@ void MembershipPage::check(std::uint32_t epoch) const {
   if (auto reason = round_end()) {
     throw Error(Errc::peer_lost, *reason);
   }
-  if (page_->lost.load() > epoch) {
+  if (has_lost(epoch)) {
     throw Error(Errc::peer_lost, "the job has lost a rank, which another process takes over");
   }
 }

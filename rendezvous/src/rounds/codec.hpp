@@ -31,7 +31,7 @@ static_assert(std::endian::native == std::endian::little, "the protocol is littl
 template <typename Enum>
 constexpr Enum kLast{};
 template <>
-inline constexpr auto kLast<AttemptEnd::Cause> = AttemptEnd::Cause::membership;
+inline constexpr auto kLast<AttemptEnd::Cause> = AttemptEnd::Cause::join;
 template <>
 inline constexpr auto kLast<RoundResult::Next> = RoundResult::Next::next_round;
 template <>

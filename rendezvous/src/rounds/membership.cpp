@@ -565,9 +565,9 @@ void Membership::make_room_for(const Agent& newcomer) {
     end_attempt(*round, {.host = newcomer.machine.host,
                          .exit_status = 0,
                          .restarts = true,
-                         .cause = Cause::membership,
+                         .cause = Cause::join,
                          .reason = fmt::format(
-                             "{} has joined: starting again with {} machines",
+                             "{} has joined: the next round has {} machines",
                              name_of(newcomer.machine.machine_rank, newcomer.machine.host), next)});
   }
 }

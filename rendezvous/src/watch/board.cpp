@@ -612,7 +612,7 @@ std::string_view to_string(RankStatus::State state) noexcept {
 }
 
 std::string_view to_string(AttemptEnd::Cause cause) noexcept {
-  return word_of(cause, {"worker", "stop", "other", "membership"});
+  return word_of(cause, {"worker", "stop", "other", "membership", "join"});
 }
 
 }  // namespace acc::rendezvous

@@ -176,17 +176,17 @@ bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optim
   }
   const bool begun =
       (leaves || is_memory_due(optimizer)) && begin_snapshot(model, optimizer, saved);
-  if (leaves && begun && is_kept(optimizer)) {  // of this step, from which the ranks go on
+  if (leaves && begun && is_kept()) {  // of this step, from which the ranks go on
     throw Error(Errc::peer_lost, "the membership of the job changes after this step");
   }
   return begun;
 }
 
 /// Waits for the snapshot in flight. A failure is a warning.
-bool CheckpointSeries::is_kept(const Optimizer& optimizer) const {
+bool CheckpointSeries::is_kept() const {
   const auto failure = runtime_.state_->snapshots->wait();
   if (failure) {
-    logger(Component::runtime).warn("the snapshot of step {}: {}", optimizer.steps(), *failure);
+    logger(Component::runtime).warn("{}", *failure);
   }
   return !failure;
 }
@@ -196,9 +196,7 @@ bool CheckpointSeries::begin_snapshot(const Model& model, const Optimizer& optim
   detail::RuntimeState& state = *runtime_.state_;
   const trace::Scope traced(state.tracer.get(), "checkpoint", "checkpoint", "snapshot in memory");
   const auto parts = detail::RuntimeState::parts_of(std::vector<Trained>{{model, optimizer}});
-  if (const auto failure = state.snapshots->wait()) {
-    logger(Component::runtime).warn("the snapshot before step {}: {}", optimizer.steps(), *failure);
-  }
+  is_kept();  // the one before
   try {
     state.snapshots->keep(parts, saved,
                           {.run = absolute(folder_),
@@ -232,7 +230,7 @@ std::optional<CheckpointSeries::Resumed> CheckpointSeries::go_back(Model& model,
   // Each machine has the state before the next one can be lost.
   if (resumed && runtime_.state_->settings.elastic_replicas &&
       begin_snapshot(model, optimizer, resumed->state)) {
-    is_kept(optimizer);
+    is_kept();
   }
   if (!resumed && runtime_.state_->replaces_ranks()) {
     const std::array<double, 1> own = {can_begin ? 0.0 : 1.0};

@@ -110,16 +110,24 @@ void detail::RuntimeState::save_async(const std::string& directory, std::span<co
   logger(Component::runtime).debug("saving to {} beside the training", directory);
   guarded(groups, [&] {
     const auto all = parts_of(parts);
-    BackgroundSave::Plan plan{.directory = directory,
-                              .id = save_id++,
-                              .existing = existing,
-                              .snapshot = state_dict::take_snapshot(all, state),
-                              .attempt = {},
-                              .store = settings.identity.world_size > 1 ? store->clone() : nullptr,
-                              .previous = last_background_,
-                              .committed = std::move(committed),
-                              .failure = [world = groups.world] { return world->failure(); },
-                              .timeout = settings.collective_timeout};
+    BackgroundSave::Plan plan{
+        .directory = directory,
+        .id = save_id++,
+        .existing = existing,
+        .snapshot = state_dict::take_snapshot(all, state),
+        .attempt = {},
+        .store = settings.identity.world_size > 1 ? store->clone() : nullptr,
+        .previous = last_background_,
+        .committed = std::move(committed),
+        .failure = [world = groups.world, check = check_]() -> std::optional<std::string> {
+          try {
+            check ? check() : void();
+          } catch (const Error& error) {
+            return error.what();
+          }
+          return world->failure();
+        },
+        .timeout = settings.collective_timeout};
     plan.attempt([&] { state_dict::copy_values(plan.snapshot, all); });
     last_background_ = plan.id;
     background_ = std::make_unique<BackgroundSave>(std::move(plan));

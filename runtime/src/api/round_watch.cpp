@@ -30,7 +30,10 @@ RoundWatch::~RoundWatch() {
 }
 
 void RoundWatch::run() {
-  while (!ends_ && !page_.round_end() && !page_.has_ended(epoch_)) {
+  const auto is_over = [this] {
+    return page_.round_end() || page_.has_lost(epoch_) || (meets_ && page_.has_ended(epoch_));
+  };
+  while (!ends_ && !is_over()) {
     page_.await_news();
   }
   if (!ends_) {

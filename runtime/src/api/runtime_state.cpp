@@ -48,9 +48,8 @@ void check_replicas(const settings::RuntimeSettings& settings) {
     return;
   }
   const settings::WorkerIdentity& identity = settings.identity;
-  const settings::StrategySwitches on = settings::switches(settings.sharding.strategy);
   const int shards = settings.sharding.shard_size;
-  if (on.shard_optimizer && !on.replicate) {
+  if (!settings::has_whole_copies(settings.sharding.strategy)) {
     throw Error(Errc::not_supported,
                 fmt::format("elastic_replicas with {}: the state of a machine that is lost must be "
                             "whole on another one; use NO_SHARD or HYBRID_SHARD",
@@ -60,7 +59,8 @@ void check_replicas(const settings::RuntimeSettings& settings) {
     throw Error(Errc::not_supported,
                 "elastic_replicas needs snapshots in memory: set memory_checkpoint_every");
   }
-  if (on.replicate && shards > 0 && identity.local_world_size % shards != 0) {
+  if (settings::switches(settings.sharding.strategy).replicate && shards > 0 &&
+      identity.local_world_size % shards != 0) {
     throw Error(Errc::not_supported,
                 fmt::format("elastic_replicas with a shard size of {} on machines of {} ranks: the "
                             "shards of a copy must lie on one machine",
@@ -254,6 +254,9 @@ sharding::Groups RuntimeState::meet_in_epoch() {
   history = save_id;
   auto made = sharding::make_groups(settings, store.get(), compute, check_);
   share_snapshots(made);
+  if (round_watch) {
+    round_watch->met();
+  }
   return made;
 }
 
@@ -317,12 +320,12 @@ std::shared_ptr<ModelState> RuntimeState::check_rejoin() {
 
 void RuntimeState::rejoin() {
   const auto model = check_rejoin();
-  if (background_ != nullptr) {
+  if (background_ != nullptr && !leaves_epoch_with_all()) {
     background_->abandon();  // it lacks the files of a rank that is gone
   }
   end_save();
   last_background_.reset();
-  background_failure_.reset();  // it lacked a rank that is gone; rank 0 has warned
+  background_failure_.reset();  // unknown to new ranks; rank 0 has warned
   if (snapshots != nullptr) {
     snapshots->wait();  // it reads memory that the new groups replace
     snapshots->send_by(nullptr);

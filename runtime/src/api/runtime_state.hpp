@@ -128,6 +128,10 @@ class RuntimeState {
   std::shared_ptr<MembershipPage> page_;  ///< null: the launcher has none
   void open_page();
   [[nodiscard]] bool is_of_lost_rank(const Error& error) const;
+  /// True if the ranks leave the epoch because a machine joins, as far as the launcher knows.
+  [[nodiscard]] bool leaves_epoch_with_all() const {
+    return leaves_epoch() && !page_->has_lost(epoch_);
+  }
   void connect();
   void take_place(const MembershipPage::Meeting& meeting);
   std::uint32_t epoch_ = 0;

@@ -5,6 +5,8 @@
 #include "state_dict/background_thread.hpp"
 #include "state_dict/snapshot_meta.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <utility>
 
@@ -235,6 +237,9 @@ void SnapshotMemory::complete(const Begun* begun) noexcept {
   }
   if (begun != nullptr) {
     begun->copy->end();
+  }
+  if (failure_) {
+    failure_ = fmt::format("the snapshot of step {}: {}", kept_.value_or(0), *failure_);
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;

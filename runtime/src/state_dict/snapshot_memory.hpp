@@ -46,7 +46,7 @@ class SnapshotMemory {
   /// whole then.
   void keep(std::span<const Part> parts, const SavedState& state, const Series& series);
   /// Waits for the snapshot that is being made; for a rank of another machine only while the job
-  /// has not failed. Returns the reason if it is not complete.
+  /// has not failed. Returns the step and the reason if it is not complete, once.
   std::optional<std::string> wait();
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }

@@ -154,7 +154,7 @@ TEST_CASE_FIXTURE(Fixture, "failed workers are restarted while restarts are left
 
 TEST_CASE_FIXTURE(Fixture, "only failures of workers cause a restart") {
   terms.max_restarts = 1;
-  for (const Cause cause : {Cause::stop, Cause::other, Cause::membership}) {
+  for (const Cause cause : {Cause::stop, Cause::other, Cause::membership, Cause::join}) {
     run({1, 2});
     world.say(1, End{{.restarts = true, .cause = cause}});
     CHECK_FALSE(all_heard<Ends>({1, 2}).end.restarts);

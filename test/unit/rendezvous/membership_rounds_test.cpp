@@ -98,8 +98,8 @@ TEST_CASE_FIXTURE(Elastic,
   run_few({1, 2, 3});
   enter({4});
   CHECK(world.heard<Ends>(1).end ==
-        AttemptEnd{-1, "host4", 0, true, Cause::membership,
-                   "machine host4 has joined: starting again with 4 machines"});
+        AttemptEnd{-1, "host4", 0, true, Cause::join,
+                   "machine host4 has joined: the next round has 4 machines"});
   report({1, 2, 3});
   rejoin({1, 2});
   world.lose(4);
@@ -171,7 +171,7 @@ TEST_CASE_FIXTURE(Elastic, "machines that join at the same time cause one new ro
   run_few({1, 2});
   enter({3, 4, 5});
   CHECK(all_heard<Ends>({1, 2}).end.reason ==
-        "machine host3 has joined: starting again with 3 machines");
+        "machine host3 has joined: the next round has 3 machines");
   check_no_more({1, 2});
   report({1, 2});
   rejoin({1, 2});

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 const std::string kSecret = "00112233445566778899aabbccddeeff";
 const Machine kMachine{3, "node3", "10.0.0.3", 29400, 8, 4711, true, kSecret, "trainer"};
-const AttemptEnd kEnd{2, "node2", 137, true, AttemptEnd::Cause::membership, "it is gone"};
+const AttemptEnd kEnd{2, "node2", 137, true, AttemptEnd::Cause::join, "it has come"};
 
 const std::vector<AgentMessage> kAgentMessages{
     Enter{"run",

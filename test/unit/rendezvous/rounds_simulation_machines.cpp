@@ -230,6 +230,9 @@ void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
   if (!is_in_round(machine) || (machine.last_end && !explains_failures)) {
     violated(machine.enter.machine.host + " received Ends without a round, or twice");
   }
+  if (end.cause == AttemptEnd::Cause::join && (!end.restarts || end.exit_status != 0)) {
+    violated(machine.enter.machine.host + " is told that a machine joins, and of a failure");
+  }
   machine.last_end = !end.restarts;
   if (machine.state == State::running) {
     end_workers(machine);

@@ -449,6 +449,7 @@ TEST_CASE("groups of an epoch that ends between steps work until ranks of the ne
   CHECK_FALSE(page.has_ended(3));
   page.end_epoch_between_steps();
   CHECK(page.has_ended(3));
+  CHECK_FALSE(page.has_lost(3));
   CHECK_NOTHROW(page.check(3));
   page.begin_epoch(4, {.machine_rank = 2, .num_machines = 3});
   CHECK(page.has_ended(3));
@@ -462,6 +463,7 @@ TEST_CASE("groups of an epoch that ends between steps work until ranks of the ne
   CHECK_NOTHROW(page.check(3));
   page.end_epoch();
   for (const std::uint32_t epoch : {3U, 4U, 5U}) {
+    CHECK(page.has_lost(epoch));
     CHECK_THROWS_AS(page.check(epoch), Error);
   }
 }

@@ -60,6 +60,8 @@ class ACC_API MembershipPage {
   [[nodiscard]] bool is_first(std::uint32_t epoch) const noexcept;
   /// True if ranks of this epoch are lost, or it is to be left between two steps.
   [[nodiscard]] bool has_ended(std::uint32_t epoch) const noexcept;
+  /// True if ranks of this epoch, or of a later one, are lost.
+  [[nodiscard]] bool has_lost(std::uint32_t epoch) const noexcept;
   /// Ends the epoch: ranks of it are lost. Called by the launcher.
   void end_epoch() noexcept;
   /// Ends the epoch, whose ranks are all there: they leave it between two steps. Called by the

@@ -29,6 +29,14 @@ constexpr StrategySwitches switches(Strategy strategy) noexcept {
   return {};
 }
 
+/// True if each machine of a job has all state of the job, as far as the shards of a copy lie on
+/// one machine: NO_SHARD and the hybrid strategies. Machines may then leave a job and come back
+/// (elastic_replicas).
+constexpr bool has_whole_copies(Strategy strategy) noexcept {
+  const StrategySwitches on = switches(strategy);
+  return !on.shard_optimizer || on.replicate;
+}
+
 /// Numbers of units, besides the root unit, of which a rank holds buffers at the same time. The
 /// runtime's pools keep to them, and estimate-memory multiplies by them.
 struct BufferCounts {

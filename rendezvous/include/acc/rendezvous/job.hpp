@@ -74,7 +74,8 @@ struct AttemptEnd {
     worker,      ///< a worker failed; the machine reports tell which one failed first
     stop,        ///< a user or the system stopped the job
     other,       ///< see `reason`: a time limit passed, a launcher cannot continue, ...
-    membership,  ///< a machine is lost or waits to join; does not use up a restart
+    membership,  ///< a machine is lost or has left; does not use up a restart
+    join,        ///< a machine has joined; those of the round are all there
   };
 
   int machine_rank = -1;  ///< machine of the cause; -1: a machine outside the round

@@ -75,7 +75,7 @@ class ACC_API CheckpointSeries {
  private:
   bool begin_snapshot(const Model& model, const Optimizer& optimizer,
                       const SavedState& saved) const;
-  bool is_kept(const Optimizer& optimizer) const;
+  bool is_kept() const;
   [[nodiscard]] std::optional<Resumed> go_back(Model& model, Optimizer& optimizer,
                                                bool can_begin) const;
   [[nodiscard]] std::optional<Resumed> load_newest(Model& model, Optimizer& optimizer) const;
