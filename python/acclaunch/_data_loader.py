@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import os
 import pickle
+import sys
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate, get_worker_info
@@ -13,18 +14,24 @@ from acclaunch._library import ConfigError, InvalidArgumentError
 from acclaunch._data_order import DataOrder, is_recorded, share
 
 
-def _ranks(rank, world_size):
-    """This process among those that divide each batch: as given, of torch.distributed, or of the launcher."""
+def _checked_ranks(rank, world_size):
+    """The two as given; None: those of this process."""
     if (rank is None) != (world_size is None):
         raise InvalidArgumentError(f"rank is {rank} and world_size {world_size}: give both or neither")
-    if rank is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        else:
-            rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if not 0 <= rank < world_size:
+    if rank is not None and not 0 <= rank < world_size:
         raise InvalidArgumentError(f"rank is {rank}, expected 0 to {world_size - 1}")
-    return rank, world_size
+    return None if rank is None else (rank, world_size)
+
+
+def _ranks_of_process():
+    """(rank, number of ranks): of torch.distributed, of the acc.Runtime, or of the launcher."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    module = sys.modules.get("acclaunch._runtime")
+    runtime = module.Runtime.newest() if module else None
+    if runtime is not None:
+        return runtime.rank, runtime.world_size
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def _check_last(order, size, world_size, at):
@@ -61,20 +68,35 @@ class DataBatchSampler(_Positioned, Sampler):
     global_batch_size: of all ranks, which keeps its size with another number of ranks."""
 
     def __init__(self, data, batch_size=None, *, global_batch_size=None, rank=None, world_size=None, **order):
-        self.rank, self.world_size = _ranks(rank, world_size)
+        self._given = _checked_ranks(rank, world_size)
         if (batch_size is None) == (global_batch_size is None):
             raise InvalidArgumentError(f"batch_size is {batch_size} and global_batch_size {global_batch_size}: give "
                                        "one of the two")
-        self.size = global_batch_size if batch_size is None else batch_size * self.world_size
-        self.batch_size = self.size // self.world_size  # of this rank, rounded down
-        if self.size < self.world_size:
-            raise InvalidArgumentError(f"a batch of {self.size} samples is too small for {self.world_size} ranks")
+        self._sizes = batch_size, global_batch_size
+        self.size  # raises if it is too small
         if isinstance(data, DataOrder):
             if order:
                 raise InvalidArgumentError(f"{', '.join(order)}: the DataOrder has been made already")
             self.order = data
         else:
             self.order = DataOrder(data if isinstance(data, int) else len(data), **order)
+
+    rank = property(lambda self: (self._given or _ranks_of_process())[0])
+    world_size = property(lambda self: (self._given or _ranks_of_process())[1])
+
+    @property
+    def size(self):
+        """Samples of a batch of all ranks. Raises InvalidArgumentError if they are fewer than the ranks."""
+        of_rank, of_all = self._sizes
+        size = of_all if of_rank is None else of_rank * self.world_size
+        if size < self.world_size:
+            raise InvalidArgumentError(f"a batch of {size} samples is too small for {self.world_size} ranks")
+        return size
+
+    @property
+    def batch_size(self):
+        """Samples of a batch of this rank, rounded down."""
+        return self.size // self.world_size
 
     def __iter__(self):
         at = self.order.position
@@ -201,10 +223,13 @@ class _Stream(IterableDataset):
     """This rank's part of each batch of a stream, from sample `first` on: (number of samples of all ranks, hashes or
     None, the part, None if it is empty). Worker w of W gives batches w, w + W, …, as torch asks them in turn."""
 
-    def __init__(self, data, size, rank, world_size, drops_last, collate):
-        self.data, self.size, self.rank, self.world_size = data, size, rank, world_size
-        self.drops_last, self.collate = drops_last, collate
-        self.first = 0
+    def __init__(self, data, drops_last, collate):
+        self.data, self.drops_last, self.collate = data, drops_last, collate
+        self.begin(0, 1, 0, 1)
+
+    def begin(self, first, size, rank, world_size):
+        """Sets what the next iteration gives. size: samples of a batch of all ranks."""
+        self.first, self.size, self.rank, self.world_size = first, size, rank, world_size
 
     def __iter__(self):
         info = get_worker_info()
@@ -244,9 +269,10 @@ class StatefulDataLoader(_Positioned):
     the piece in its sequence, from 1; 0 is padding with `pad_token`), each [rows, tokens], int64.
 
     batch_size: samples, or sequences, of one rank, or global_batch_size: of all ranks, which keeps its size with
-    another number of ranks. rank, world_size: default: those of torch.distributed, or of the launcher. seed, shuffle,
-    last_batch, name: of DataOrder; of a stream last_batch is "partial" or "drop". Other keywords are those of torch's
-    DataLoader (num_workers, collate_fn, pin_memory, …).
+    another number of ranks. rank, world_size: default: those of torch.distributed, of the acc.Runtime, which may change
+    between iterations (--elastic_replicas), or of the launcher. seed, shuffle, last_batch, name: of DataOrder; of a
+    stream last_batch is "partial" or "drop". Other keywords are those of torch's DataLoader (num_workers, collate_fn,
+    pin_memory, …).
 
     Raises ConfigError if the last batch of an epoch has fewer samples than there are ranks."""
 
@@ -269,13 +295,11 @@ class StatefulDataLoader(_Positioned):
         self._sampler = DataBatchSampler(order, batch_size, global_batch_size=global_batch_size, rank=rank,
                                          world_size=world_size)
         self.dataset, self.order = dataset, order
-        self.size, self.rank, self.world_size = self._sampler.size, self._sampler.rank, self._sampler.world_size
         self.tokens, self.lengths = tokens, lengths
         if is_stream:
             if keywords.get("persistent_workers"):
                 raise InvalidArgumentError("persistent_workers: the workers of a stream begin anew in each iteration")
-            self._stream = _Stream(dataset, self.size, self.rank, self.world_size, drops_last,
-                                   collate_fn or default_collate)
+            self._stream = _Stream(dataset, drops_last, collate_fn or default_collate)
             self._loader = DataLoader(self._stream, batch_size=None, collate_fn=_as_it_is, **keywords)
         elif tokens is not None:
             self._stream = None
@@ -287,13 +311,28 @@ class StatefulDataLoader(_Positioned):
             self._loader = DataLoader(_Items(dataset, is_mixture), batch_sampler=self._sampler,
                                       collate_fn=_Numbered(collate), **keywords)
 
+    rank = property(lambda self: self._sampler.rank)
+    world_size = property(lambda self: self._sampler.world_size)
+    size = property(lambda self: self._sampler.size)
+
+    def _read(self):
+        """What torch's loader gives. Raises InvalidArgumentError if the ranks change meanwhile, because what was read
+        ahead is not this rank's any more."""
+        ranks = self.rank, self.world_size
+        for each in self._loader:
+            if (self.rank, self.world_size) != ranks:
+                raise InvalidArgumentError(
+                    f"the ranks have changed in an iteration, from rank {ranks[0]} of {ranks[1]} to {self.rank} of "
+                    f"{self.world_size}: load the state of the loader, and begin another iteration")
+            yield each
+
     def __iter__(self):
         if self._stream is not None:
             return self._of_stream()
         return self._of_sequences() if self.tokens is not None else self._of_samples()
 
     def _of_samples(self):
-        for used, batch in self._loader:
+        for used, batch in self._read():
             whole = self.order.batch(self.size)
             self.order.advance(whole, self._sampler.part(whole), used=used)
             yield batch
@@ -301,7 +340,7 @@ class StatefulDataLoader(_Positioned):
 
     def _of_sequences(self):
         epoch = self.order.position.epoch
-        for batch in self._loader:
+        for batch in self._read():
             whole, pieces = self.order.pack(self.lengths, self.tokens, self.size)
             part = share(whole.size, self.rank, self.world_size)
             used = [each for each in pieces if each.sequence in part] if is_recorded() else ()
@@ -311,8 +350,8 @@ class StatefulDataLoader(_Positioned):
             self.order.seek((epoch + 1, 0))
 
     def _of_stream(self):
-        self._stream.first = self.order.position.offset
-        for count, hashes, batch in self._loader:
+        self._stream.begin(self.order.position.offset, self.size, self.rank, self.world_size)
+        for count, hashes, batch in self._read():
             whole = self.order.batch(count)
             if count < self.world_size:
                 raise ConfigError(f"the last batch of the stream has {count} samples for {self.world_size} ranks: "

@@ -144,10 +144,12 @@ class Runtime:
     uses it. Raises ConfigError for settings that contradict each other, DisagreementError if they differ
     between ranks.
 
-    Attributes: `rank`, `local_rank` (on this machine), `world_size`; `device`, a torch.device;
-    `gradient_accumulation_steps`, the largest number of micro-steps per step;
-    `activation_checkpointing`, True if the launcher asks the program to compute forwards again in the
-    backward."""
+    Attributes: `rank` and `world_size`, which may be others after `CheckpointSeries.rejoin` (--elastic_replicas);
+    `local_rank` (on this machine); `device`, a torch.device; `gradient_accumulation_steps`, the largest number of
+    micro-steps per step; `activation_checkpointing`, True if the launcher asks the program to compute forwards again
+    in the backward."""
+
+    newest = staticmethod(lambda: None)  # returns the Runtime of this process that was made last
 
     def __init__(self, _plugin=None):
         """_plugin: fields of Accelerate's FullyShardedDataParallelPlugin as text, by name, which win over
@@ -164,9 +166,7 @@ class Runtime:
             finally:
                 self._library.fsdp_plugin_free(plugin)
         release(self, self._library.runtime_free, self.handle)
-        self.rank = self._library.runtime_rank(self.handle)
         self.local_rank = self._library.runtime_local_rank(self.handle)
-        self.world_size = self._library.runtime_world_size(self.handle)
         self.gradient_accumulation_steps = \
             self._library.runtime_gradient_accumulation_steps(self.handle)
         self.activation_checkpointing = \
@@ -180,14 +180,10 @@ class Runtime:
                                            f"({torch.__version__}) has no CUDA")
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.ExternalStream(info.stream, device=self.device))
+        Runtime.newest = weakref.ref(self)
 
-    def check_place(self):
-        """Raises NotSupportedError if this process is another rank now, or the number of ranks has changed
-        (--elastic_replicas): loaders of this package and the program have divided the data among the old ones."""
-        rank, ranks = self._library.runtime_rank(self.handle), self._library.runtime_world_size(self.handle)
-        if (rank, ranks) != (self.rank, self.world_size):
-            raise NotSupportedError(f"rank {self.rank} of {self.world_size} ranks is now rank {rank} of {ranks} "
-                                    "(--elastic_replicas), which Python programs do not follow in this version")
+    rank = property(lambda self: self._library.runtime_rank(self.handle))
+    world_size = property(lambda self: self._library.runtime_world_size(self.handle))
 
     def describe(self):
         """One line for the user: strategy, groups, precision."""
@@ -295,7 +291,8 @@ class CheckpointSeries:
     def keep_in_memory(self, module, optimizer, state=None, of_rank=None):
         """Begins to copy the state to memory that outlives this process, if the number of steps is a multiple of
         the setting memory_checkpoint_every and the launcher gives such memory. Called after each step. Returns
-        True if it has begun; the copy is made beside the training. A failure is a warning. All ranks call it."""
+        True if it has begun; the copy is made beside the training. A failure is a warning. All ranks call it. Raises
+        PeerLostError if the ranks of an elastic job (--elastic_replicas) change now: `rejoin`."""
         if not self._library.read("checkpoint_series_is_memory_due", c.c_int32, self._handle, optimizer.handle):
             return False
         kept = c.c_int32()
@@ -320,7 +317,6 @@ class CheckpointSeries:
             resume(self._handle, model.handle, optimizer.handle, c.byref(handle), source, len(source))
         except NotFoundError:
             found = False
-        self._runtime.check_place()
         if not found:
             return None
         state = _taken(handle, model, optimizer, os.fsdecode(source.value))
@@ -338,8 +334,9 @@ class CheckpointSeries:
         the forwards and backwards that the error has left, waits until the launcher has replaced the ranks that have
         ended, makes all process groups anew, and loads as `resume` does. Returns the program's values as `resume`
         does. The ranks that are new call `resume`, as their first collective call after they have made their
-        optimizer. Raises NotSupportedError if the launcher replaces no ranks, this job cannot rejoin, or there is no
-        state to go back to; AccTimeoutError if none was replaced in time."""
+        optimizer. With --elastic_replicas `Runtime.rank` and `world_size` may be others afterwards. Raises
+        NotSupportedError if the launcher replaces no ranks, this job cannot rejoin, or there is no state to go back
+        to; AccTimeoutError if none was replaced in time."""
         model = model_of(module)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise NotSupportedError("series.rejoin: the process groups of torch.distributed stay without the rank that "

@@ -6,6 +6,7 @@ import importlib.util
 import random
 import sys
 import tempfile
+import types
 
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
@@ -263,6 +264,35 @@ def in_a_checkpoint():
     assert sorted(sum(seen + [values(batch) for batch in loader], [])) == list(range(40))
 
 
+def ranks_that_change():
+    """As those of an acc.Runtime after a rejoin. The next iteration has the part of the rank of now; one that has read
+    ahead for another rank ends."""
+    from acclaunch import _runtime
+    runtime = types.SimpleNamespace(rank=1, world_size=3)
+    _runtime.Runtime.newest = lambda: runtime
+    packed = {"tokens": 4, "lengths": [4] * 60, "shuffle": False}
+    for dataset, keywords in ((Numbers(60), {}), (Stream(60), {}), ([[index] * 4 for index in range(60)], packed)):
+        of_all = data.StatefulDataLoader(dataset, 6, rank=0, world_size=1, **keywords)
+        loader = data.StatefulDataLoader(dataset, global_batch_size=6, **keywords)
+        of_rank = data.StatefulDataLoader(dataset, 2, **keywords)
+
+        def rows(batch):
+            return (batch["input_ids"] if keywords else batch).tolist()
+
+        first, second, *_ = of_all
+        runtime.rank, runtime.world_size = 1, 3
+        iteration = iter(loader)
+        assert rows(next(iteration)) == rows(first)[2:4]
+        assert (loader.rank, loader.world_size, loader.size, of_rank.size) == (1, 3, 6, 6)
+        runtime.rank, runtime.world_size = 0, 2
+        refused(data.InvalidArgumentError, "from rank 1 of 3 to 0 of 2", lambda: next(iteration))
+        assert rows(next(iter(loader))) == rows(second)[:3]
+        assert (loader.rank, loader.world_size, loader.size, of_rank.size) == (0, 2, 6, 4)
+    runtime.world_size = 7
+    refused(data.InvalidArgumentError, "too small for 7 ranks", lambda: next(iter(loader)))
+    _runtime.Runtime.newest = lambda: None
+
+
 def mistakes():
     refused(data.InvalidArgumentError, "last_batch is 'last'", lambda: data.DataOrder(5, last_batch="last"))
     refused(data.InvalidArgumentError, "source 0 has 0 samples", lambda: data.DataOrder(0))
@@ -286,6 +316,7 @@ def mistakes():
 
 
 torch.set_num_threads(1)
-for check in (sampler_and_loader, resumes, reads_nothing_twice, streams, mixtures, packing, in_a_checkpoint, mistakes):
+for check in (sampler_and_loader, resumes, reads_nothing_twice, streams, mixtures, packing, in_a_checkpoint,
+              ranks_that_change, mistakes):
     check()
     print("ok", check.__name__, flush=True)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""elastic_replicas_test.py ACCLAUNCH TRAIN_GPT DAEMON [AT_OPEN]: machines that leave a job of replicas and come back.
+"""elastic_replicas_test.py ACCLAUNCH PROGRAM DAEMON AT_OPEN|PACKAGE: machines that leave a job of replicas and come back.
+PROGRAM: train_gpt with the library AT_OPEN, or train_replicas.py with the Python package.
 
 Each launcher of a job stands for a machine. The workers of the others keep their processes. The losses equal those of
 runs with the same number of machines in each step, bit for bit, and those of an undisturbed run to rounding."""
 
+import importlib.util
+import os
 import pathlib
 import re
 import signal
@@ -106,20 +109,24 @@ def a_save_ends_when_a_machine_joins(folder, at_open):
 
 
 def main():
-    if len(sys.argv) > 4:
+    if sys.argv[2].endswith(".py"):
+        if importlib.util.find_spec("torch") is None:
+            print("skipped: no torch")
+            sys.exit(77)
+        os.environ["PYTHONPATH"] = sys.argv[4]
+        os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+        cases = [(2, 1, "NO_SHARD", 1, [1, None]), (2, 2, "HYBRID_SHARD", 3, [0, None])]
+    else:
         with tempfile.TemporaryDirectory() as temporary:
             a_save_ends_when_a_machine_joins(pathlib.Path(temporary), sys.argv[4])
         print("ok a save ends when a machine joins", flush=True)
-
-    for case in (
-        (2, 1, "NO_SHARD", 1, [1, None, 0, None]),
-        (3, 1, "NO_SHARD", 4, [0, 2, None, None]),
-        (2, 2, "NO_SHARD", 1, [0, None]),
-        (3, 2, "HYBRID_SHARD", 1, [1, 0, None]),
-    ):
+        cases = [(2, 1, "NO_SHARD", 1, [1, None, 0, None]), (3, 1, "NO_SHARD", 4, [0, 2, None, None]),
+                 (2, 2, "NO_SHARD", 1, [0, None]), (3, 2, "HYBRID_SHARD", 1, [1, 0, None])]
+    for case in cases:
         with tempfile.TemporaryDirectory() as temporary:
             replicas_leave_and_return(pathlib.Path(temporary), *case)
         print("ok", *case, flush=True)
+        os.environ["TORCH_OPTIMIZER"] = "1"  # of the next case
 
 
 if __name__ == "__main__":

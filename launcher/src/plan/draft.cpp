@@ -15,7 +15,6 @@
 #include <array>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 
 namespace acc::launcher::plan {
 
@@ -370,10 +369,6 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   }
 }
 
-bool is_python(const std::string& executable) {
-  return std::filesystem::path(executable).filename().string().starts_with("python");
-}
-
 /// Refuses --elastic_replicas where a machine cannot leave and come back, and sets the smallest
 /// number of machines.
 void read_elastic_replicas(const Draft& draft, LaunchPlan& plan) {
@@ -391,8 +386,6 @@ void read_elastic_replicas(const Draft& draft, LaunchPlan& plan) {
       : plan.layout.rank_slot                  ? "needs one launcher for each machine"
       : !settings::has_whole_copies(plan.sharding.strategy)
           ? "needs NO_SHARD or HYBRID_SHARD: otherwise a machine has state that no other one has"
-      : !plan.command.empty() && is_python(plan.command.front())
-          ? "works for programs in C++ and C in this version, not for Python"
       : !plan.output.trace_directory.empty() ? "does not work with --trace in this version"
                                              : nullptr;
   if (why != nullptr) {

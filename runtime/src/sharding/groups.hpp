@@ -39,6 +39,8 @@ struct GroupPlan {
   settings::StrategySwitches on = {};  ///< of the strategy that the groups serve
 
   [[nodiscard]] int shard_size() const { return static_cast<int>(shard.size()); }
+  /// Number of ranks with different optimizer state: rank r has that of rank r % state_shards().
+  [[nodiscard]] int state_shards() const { return on.shard_optimizer ? shard_size() : 1; }
   [[nodiscard]] int replicate_size() const { return static_cast<int>(replicate.size()); }
 };
 

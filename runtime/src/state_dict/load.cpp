@@ -107,11 +107,14 @@ void load_seeds(std::span<const Part> parts, const InputPath& folder) {
 /// Loads the values that we wrote next to the tensors. Only called if there is a manifest, because
 /// files of other writers with these names may hold anything.
 SavedState load_own_values(std::span<const Part> parts, const InputPath& folder,
-                           const Manifest& manifest, int rank) {
+                           const Manifest& manifest) {
   SavedState state;
+  const sharding::Groups& groups = parts.front().model->context().groups;
+  const int rank = groups.world->rank();
   const std::string custom = accelerate::custom_file(0);
   const std::string own = accelerate::random_states_file(rank);
-  for (const std::string& name : {custom, own, accelerate::random_states_file(0)}) {
+  const std::string of_shards = accelerate::random_states_file(rank % groups.plan.state_shards());
+  for (const std::string& name : {custom, own, of_shards, accelerate::random_states_file(0)}) {
     check_sizes(manifest, folder, name);
   }
   if ((folder / custom).exists()) {
@@ -122,6 +125,13 @@ SavedState load_own_values(std::span<const Part> parts, const InputPath& folder,
     state.of_rank = accelerate::read_random_states(folder / own);
     std::erase_if(state.of_rank,
                   [](const auto& each) { return each.first.starts_with(kSeedPrefix); });
+  }
+  if (of_shards != own && (folder / of_shards).exists()) {
+    const ProgramState values = accelerate::read_random_states(folder / of_shards);
+    const auto found = values.find(kTorchOptimizer);
+    if (found != values.end()) {
+      state.of_rank.insert(*found);
+    }
   }
   load_seeds(parts, folder);
   return state;
@@ -151,7 +161,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
       manifest = load_part(parts[i], folder, static_cast<int>(i), meter);
     }
     if (manifest) {
-      state = load_own_values(parts, folder, *manifest, groups.world->rank());
+      state = load_own_values(parts, folder, *manifest);
     }
   });
   prove_unchanged(attempt, groups, folder, directory);

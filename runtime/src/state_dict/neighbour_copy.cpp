@@ -87,7 +87,7 @@ std::unique_ptr<NeighbourCopy> NeighbourCopy::make(const RuntimeSettings& settin
     Lane& lane = machine == from ? made->out_ : made->in_;
     lane = {.group = of_two, .root = sender < receiver ? 0 : 1, .sender = sender};
   }
-  const int shards = groups.plan.on.shard_optimizer ? groups.plan.shard_size() : 1;
+  const int shards = groups.plan.state_shards();
   for (std::size_t other = 0; other < ranks.size(); ++other) {
     for (const int rank : ranks[other]) {
       made->has_replica_ = made->has_replica_ ||

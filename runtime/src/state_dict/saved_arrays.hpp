@@ -60,6 +60,9 @@ std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
 /// Names with this prefix are reserved.
 inline constexpr const char* kSeedPrefix = "acc.seed.";
 std::string seed_name(int index);
+/// The value of a rank that is the state of an acc.TorchOptimizer of the Python package. Ranks with
+/// the same shards have the same.
+inline constexpr const char* kTorchOptimizer = "acc.torch_optimizer";
 
 bool is_rank_zero(detail::ModelState& model);
 /// Rank 0 shows the progress of its own part, which stands for that of all ranks.

@@ -151,7 +151,7 @@ SnapshotMemory::Begun SnapshotMemory::begin(std::span<const Part> parts, const S
                 .step = parts.front().optimizer->steps,
                 .rank = context.groups.world->rank(),
                 .ranks = context.groups.world->size(),
-                .shards = context.on.shard_optimizer ? context.groups.plan.shard_size() : 1,
+                .shards = context.groups.plan.state_shards(),
                 .meta_nbytes = packed.size(),
                 .values_nbytes = begun.meta.values_nbytes};
   own_.begin(begun.place, begun.head);

@@ -7,6 +7,7 @@
 #include "sharding/shard_layout.hpp"
 #include "state_dict/attempt.hpp"
 #include "state_dict/device_bytes.hpp"
+#include "state_dict/saved_arrays.hpp"
 #include "state_dict/stored_model.hpp"
 
 #include <fmt/format.h>
@@ -387,11 +388,18 @@ void SnapshotRecovery::fill(std::size_t model) {
 SavedState SnapshotRecovery::state() const {
   const int rank = context_.groups.world->rank();
   const auto& sources = search_.choice->sources[static_cast<std::size_t>(rank)];
-  SavedState state{.program = sources_.at(sources.front()).meta.state.program, .of_rank = {}};
+  const SavedState& first = sources_.at(sources.front()).meta.state;
+  SavedState state{.program = first.program, .of_rank = {}};
   for (const std::size_t number : sources) {
     if (held_[number].rank == rank) {
       state.of_rank = sources_.at(number).meta.state.of_rank;
       break;
+    }
+  }
+  if (context_.settings.elastic_replicas && search_.choice->same_layout) {
+    const auto found = first.of_rank.find(kTorchOptimizer);
+    if (found != first.of_rank.end()) {
+      state.of_rank.insert(*found);
     }
   }
   return state;

@@ -33,8 +33,8 @@ class ACC_API CheckpointSeries {
   /// then exists when the save is complete, and oldest ones are removed then.
   std::string save(const Model& model, const Optimizer& optimizer, const SavedState& state) const;
 
-  /// True if the number of steps is a multiple of the setting memory_checkpoint_every and the
-  /// launcher gives memory for it. Not collective.
+  /// True if the number of steps is a multiple of the setting memory_checkpoint_every, or the ranks
+  /// of an elastic job change now, and the launcher gives memory for it. Not collective.
   [[nodiscard]] bool is_memory_due(const Optimizer& optimizer) const;
   /// Begins to copy the state to memory that outlives this process, if `is_memory_due`. Called
   /// after each step, on all ranks. Returns true if it has begun: another thread copies, and sends
