@@ -124,7 +124,7 @@ def abuse(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", type=os.path.abspath)
-    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--any-memory", action="store_true")
     options = parser.parse_args()
