@@ -23,7 +23,7 @@ using Pair = std::pair<int, int>;
 constexpr seconds kFactsLimit{20};   ///< for the facts of all machines
 constexpr seconds kResolveLimit{5};  ///< per name; the default of resolv.conf's `timeout`
 constexpr seconds kConnectLimit{3};  ///< TCP sends a lost SYN again after 1 s, then after 2 s more
-constexpr seconds kClockLimit{1};
+constexpr seconds kClockLimit{3};    ///< for the answers of a machine that may be busy
 constexpr seconds kPairLimit = kMeasureLimit + seconds(7);  ///< per round of measurements
 constexpr int kTimesAgain = 2;          ///< repetitions of measurements that look slow
 constexpr std::size_t kMostAgain = 16;  ///< limit of pairs per repetition
