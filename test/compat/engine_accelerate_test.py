@@ -157,15 +157,16 @@ def main():
             path.write_text(text)
             return str(path)
 
-        plain = run("plain", "--cpu", "--num_processes", "2", "--engine", "acc")
+        preload = ["--preload", "accelerate,torch._dynamo,safetensors.torch"]
+        plain = run("plain", *preload, "--cpu", "--num_processes", "2", "--engine", "acc")
         assert "--engine acc had no effect: the program has run no sharded module" not in plain.stdout  # it ends by _exit
         expected = numbers(plain)
         for name, text in FILES.items():
-            # Only the first job starts its ranks; those of the others are forked from one process.
-            preload = ["--preload", "accelerate,torch._dynamo,safetensors.torch"] if name != "version 2" else []
+            # Only one job starts its ranks; those of the others are forked from one process.
+            flags = [] if name == "version 2" else preload
             if text.startswith("distributed_type: DEEPSPEED"):
-                preload[1] += ",deepspeed"
-            ours = run(name, *preload, "--config_file", written(name, text))
+                flags = [flags[0], f"{flags[1]},deepspeed"]
+            ours = run(name, *flags, "--config_file", written(name, text))
             assert "acclaunch: engine acc, " in ours.stdout, ours.stdout
             for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
                 assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)
