@@ -20,7 +20,7 @@ from run_metrics import kept_steps, losses, stretches
 
 def end_well(machines):
     for each in machines.running:
-        assert each.returncode is not None or each.wait(DEADLINE) == 0, machines.output()
+        assert each.returncode is not None or each.wait(DEADLINE) == 0, f"{each.returncode}: {machines.output()}"
 
 
 def run_to_the_end(folder, count, workers, strategy, steps, name):

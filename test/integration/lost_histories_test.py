@@ -41,7 +41,7 @@ class History:
                                   flags=flags + (["--elastic_replicas", 1] if self.is_elastic else []))
         try:
             self.await_step_of_all()
-            for _ in range(self.draw.randrange(3, 7)):
+            for _ in range(self.draw.randrange(3, 9)):
                 self.events.append(self.happen())
                 self.pause()
             while not self.is_elastic and len(self.present()) < self.count:
@@ -67,14 +67,17 @@ class History:
             gone = [each.pid for each in self.present() if each.poll() is not None]
             assert not gone, f"{len(gone)} launchers have ended after {self.events}\n{self.machines.output()}"
             time.sleep(0.05)
+        self.settled = self.present()
 
     def happen(self):
         present = self.present()
-        kinds = ["worker"] * 2 + ["machine"] * 2 * (len(present) > 1) + ["join"] * 3 * (len(present) < self.count)
+        # One that has taken part stays: a job without machines is over.
+        spared = [each for each in present if any(other in self.settled for other in present if other != each)]
+        kinds = ["worker"] * 2 + ["machine"] * 2 * bool(spared) + ["join"] * 3 * (len(present) < self.count)
         kind = self.draw.choice(kinds)
         if kind == "join":
             return self.join()
-        victim = self.draw.choice(present)
+        victim = self.draw.choice(spared if kind == "machine" else present)
         number = self.machines.running.index(victim)
         if kind == "machine":
             self.machines.lose_for_good(number)
@@ -137,7 +140,7 @@ def main():
                 output = history.machines.output()
             except AssertionError as error:
                 failed.append(number)
-                print(f"history {number}, {history.name}: {error}", flush=True)
+                print(f"history {number}, {history.name}, {history.events}: {error}", flush=True)
                 continue
         counts = {what: len(re.findall(what, output)) for what in (
             "resuming from step", "starting anew", "starting all again")}

@@ -121,7 +121,9 @@ void detail::RuntimeState::save_async(const std::string& directory, std::span<co
         .committed = std::move(committed),
         .failure = [world = groups.world, check = check_]() -> std::optional<std::string> {
           try {
-            check ? check() : void();
+            if (check) {
+              check();
+            }
           } catch (const Error& error) {
             return error.what();
           }
