@@ -137,6 +137,7 @@ def fail(run, faults):
     """Does what a row says, and waits until all machines train again."""
     others = [*NODES, "head"]
     known = {node: run.count(f"({node}) is lost") for node in NODES}
+    started = run.count("a worker starts")
     for what, node in faults:
         host = run.cluster[node]
         if what == "cut":
@@ -152,6 +153,8 @@ def fail(run, faults):
             {"freeze": host.freeze, "thaw": host.thaw, "lose": lambda: run.lose(node),
              "join": lambda: run.join(node)}[what]()
     run.await_steps(3)
+    if not run.workers and "lose" not in dict(faults):
+        check(run.count("a worker starts") == started, f"{run.name}: workers were started again\n{run.text()}")
 
 
 def spared(cluster, programs, folder):

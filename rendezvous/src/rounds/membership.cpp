@@ -553,9 +553,9 @@ Time Membership::end_of(const Refused& refused) const {
   return refused.since + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
 }
 
-/// Ends the attempt for a restart with `newcomer` if the running round has room. Not if a machine
-/// has already reported success: the job is then about to finish, and the newcomer waits as a spare
-/// in case a machine is lost.
+/// Ends the attempt for a round with `newcomer` if the running round has room. Not if a machine has
+/// already reported success: the job is then about to finish, and the newcomer waits as a spare in
+/// case a machine is lost.
 void Membership::make_room_for(const Agent& newcomer) {
   auto* round = std::get_if<InRound>(&phase_);
   const int running = num_in_round();
@@ -687,7 +687,7 @@ void Membership::on_message(Agent& agent, Report&& message) {
 //   is over.
 // - A machine is lost. An elastic job, or one for which another machine waits, restarts without
 //   using up a restart; otherwise one is used up. A static job is over.
-// - A machine joins an elastic job that has room: restart, which does not use up a restart.
+// - A machine joins an elastic job that has room: another round, which does not use up a restart.
 // - A user or the system stops a machine: an elastic job with enough other machines continues
 //   without it, any other job is over.
 // Machines get JobTimes::settle to stop their workers and report.

@@ -10,17 +10,15 @@
 
 namespace acc::detail {
 
-EpochStore::EpochStore(std::shared_ptr<const MembershipPage> page, std::uint32_t epoch,
+EpochStore::EpochStore(std::function<void()> check, std::uint32_t epoch,
                        std::shared_ptr<rendezvous::Store> store)
-    : PrefixStore(fmt::format("epoch{}", epoch), std::move(store)),
-      page_(std::move(page)),
-      epoch_(epoch) {}
+    : PrefixStore(fmt::format("epoch{}", epoch), std::move(store)), check_(std::move(check)) {}
 
 void EpochStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
   constexpr Milliseconds kSlice{100};
   const auto begin = Clock::now();
   while (true) {
-    page_->check(epoch_);
+    check_();
     const auto left =
         timeout - std::min(timeout, std::chrono::duration_cast<Milliseconds>(Clock::now() - begin));
     try {

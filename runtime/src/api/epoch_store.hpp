@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/base/membership_page.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,12 +13,11 @@
 
 namespace acc::detail {
 
-/// The job's store while the membership is in one epoch. A wait for a key ends with
-/// Error(peer_lost) when the next epoch begins: the rank that should set it may be gone. Clones
-/// wait as long as they are told.
+/// The job's store while the membership is in one epoch. A wait for a key ends when `check` throws:
+/// the rank that should set it may be gone. Clones wait as long as they are told.
 class EpochStore final : public rendezvous::PrefixStore {
  public:
-  EpochStore(std::shared_ptr<const MembershipPage> page, std::uint32_t epoch,
+  EpochStore(std::function<void()> check, std::uint32_t epoch,
              std::shared_ptr<rendezvous::Store> store);
 
   std::string get(std::string_view key, Milliseconds timeout) override;
@@ -27,8 +26,7 @@ class EpochStore final : public rendezvous::PrefixStore {
                                      Milliseconds timeout) override;
 
  private:
-  std::shared_ptr<const MembershipPage> page_;
-  std::uint32_t epoch_;
+  std::function<void()> check_;
 };
 
 }  // namespace acc::detail

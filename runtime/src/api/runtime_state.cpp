@@ -209,9 +209,15 @@ void RuntimeState::open_page() {
 /// Connects to the store of the current epoch, which may be on another machine than the last one.
 void RuntimeState::connect() {
   settings::WorkerIdentity& identity = settings.identity;
+  meets_ = std::make_shared<std::atomic<bool>>(true);
   if (page_) {
     epoch_ = page_->epoch();
-    check_ = [page = page_, epoch = epoch_] { page->check(epoch); };
+    check_ = [page = page_, epoch = epoch_, meets = meets_] {
+      page->check(epoch);
+      if (*meets && page->has_ended(epoch)) {  // another rank may meet the others in the next one
+        throw Error(Errc::peer_lost, "a machine joins the job while the ranks meet");
+      }
+    };
     check_();
   }
   if (replaces_ranks()) {
@@ -219,11 +225,11 @@ void RuntimeState::connect() {
       take_place(*meeting);
     }
   }
-  auto watch = RoundWatch::make(settings, epoch_);
+  auto watch = RoundWatch::make(settings, epoch_, meets_);
   store = connect_(identity, watch ? watch->token() : std::stop_token());
   round_watch = std::move(watch);
   if (replaces_ranks() && store != nullptr) {
-    store = std::make_shared<EpochStore>(page_, epoch_, std::move(store));
+    store = std::make_shared<EpochStore>(check_, epoch_, std::move(store));
   }
 }
 
@@ -253,10 +259,15 @@ sharding::Groups RuntimeState::meet_in_epoch() {
   save_id = agree_on_number(settings.identity, settings.collective_timeout, store.get());
   history = save_id;
   auto made = sharding::make_groups(settings, store.get(), compute, check_);
-  share_snapshots(made);
-  if (round_watch) {
-    round_watch->met();
+  try {
+    share_snapshots(made);
+  } catch (const Error& error) {
+    if (can_rejoin(error)) {  // others may have met, and would wait for this rank
+      made.abort(error.what(), Errc::peer_lost);
+    }
+    throw;
   }
+  *meets_ = false;
   return made;
 }
 

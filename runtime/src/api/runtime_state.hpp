@@ -13,6 +13,7 @@
 #include "state_dict/snapshot_memory.hpp"
 #include "trace/tracer.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -135,7 +136,8 @@ class RuntimeState {
   void connect();
   void take_place(const MembershipPage::Meeting& meeting);
   std::uint32_t epoch_ = 0;
-  std::function<void()> check_;  ///< GroupSpec::check of this epoch
+  std::shared_ptr<std::atomic<bool>> meets_;  ///< true until the ranks have met in this epoch
+  std::function<void()> check_;               ///< GroupSpec::check of this epoch
   /// Meets the other ranks in the store and makes the groups; sets `store` and `save_id`. Begins
   /// again in the next epoch if ranks are lost meanwhile.
   [[nodiscard]] sharding::Groups meet();

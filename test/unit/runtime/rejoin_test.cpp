@@ -468,6 +468,52 @@ TEST_CASE("groups of an epoch that ends between steps work until ranks of the ne
   }
 }
 
+/// Tells when a rank waits for another one.
+class NotedStore : public acc::rendezvous::PrefixStore {
+ public:
+  NotedStore(std::shared_ptr<Store> store, std::atomic<bool>& waits)
+      : PrefixStore("noted", std::move(store)), waits_(waits) {}
+
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    waits_ = true;
+    waits_.notify_all();
+    PrefixStore::wait(keys, timeout);
+  }
+
+ private:
+  std::atomic<bool>& waits_;
+};
+
+TEST_CASE("a rank that meets the others when a machine joins meets them in the next epoch") {
+  for (const int machines : {1, 2}) {
+    auto page = MembershipPage::create(MembershipPage::Changes::machines);
+    page.begin_epoch(3, {});
+    auto job = job_of(Strategy::no_shard, 2, machines);
+    job.sharding.memory_checkpoint_every = 1;
+    std::vector<acc::UniqueFd> memories;
+    std::atomic<bool> waits = false;
+    for (int rank = 0; rank < 2; ++rank) {
+      memories.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
+    }
+    acc::test::run_ranks(job, [&](auto settings, auto store) {
+      const int rank = settings.identity.rank;
+      settings.membership = fmt::format("/proc/self/fd/{}", page.fd());
+      for (int i = machines == 1 ? 0 : rank; i < (machines == 1 ? 2 : rank + 1); ++i) {
+        settings.snapshot_memory.push_back(
+            fmt::format("/proc/self/fd/{}", memories[static_cast<std::size_t>(i)].get()));
+      }
+      if (rank == 1) {
+        waits.wait(false);
+        page.end_epoch_between_steps();
+        page.begin_epoch(4, {});
+      }
+      auto runtime = acc::Runtime::from_settings(
+          settings, std::make_unique<NotedStore>(std::move(store), waits));
+      runtime.barrier();
+    });
+  }
+}
+
 TEST_CASE("ranks do not wait for an epoch that will not begin") {
   auto page = MembershipPage::create(MembershipPage::Changes::processes);
   page.begin_epoch(0, {});
