@@ -58,6 +58,8 @@ KILLS = {"runtime": [(1, 0, "forward"), (0, 2, "backward"), (0, 5, "step")],
 # With nothing to go back to, the new rank and the one that is left end too, each as a restart.
 RESTARTS = {"runtime": 3, "torch": 3, "unsaved": 3}
 STRATEGIES = {"runtime": "FULL_SHARD", "torch": "SHARD_GRAD_OP", "unsaved": "FULL_SHARD"}
+# Replaced workers are forked from a process that has imported torch, or started.
+PRELOAD = {"runtime": ["--preload", "torch"], "torch": [], "unsaved": ["--preload", "torch"]}
 
 
 class Killer:
@@ -173,7 +175,7 @@ def run(*words):
 
 
 def check(folder, kind, expected):
-    said = run("--fsdp_sharding_strategy", STRATEGIES[kind], "--max_restarts", str(RESTARTS[kind]), "--rejoin",
+    said = run("--fsdp_sharding_strategy", STRATEGIES[kind], *PRELOAD[kind], "--max_restarts", str(RESTARTS[kind]), "--rejoin",
                "--memory_checkpoint_every", "1", "--shutdown_timeout", "300", os.path.abspath(__file__), folder, kind)
     if kind == "unsaved":
         assert "no whole state to go back to" in said, said

@@ -17,6 +17,8 @@ import tempfile
 from memory_machines_test import ACCLAUNCH, DEADLINE, TRAIN_GPT, Machines, Rejoining, text_of
 from run_metrics import kept_steps, losses, stretches
 
+PRELOAD = []  # flags
+
 
 def end_well(machines):
     for each in machines.running:
@@ -27,7 +29,7 @@ def run_to_the_end(folder, count, workers, strategy, steps, name):
     """Goes on from the last step that a run of this name has made."""
     output = folder / f"{name}-{steps}"
     output.mkdir()
-    flags = ["--fsdp_sharding_strategy", strategy]
+    flags = ["--fsdp_sharding_strategy", strategy, *PRELOAD]
     program = [TRAIN_GPT, *text_of(folder), "--steps", steps, "--checkpoint", folder / name, "--checkpoint_every",
                1000000, "--metrics", folder / f"{name}.jsonl"]
     if count == 1:
@@ -45,7 +47,7 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
     """changes: numbers of launchers that are killed; None for a machine that joins."""
     machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed",
                          flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300,
-                                "--memory_checkpoint_every", every])
+                                "--memory_checkpoint_every", every, *PRELOAD])
     try:
         machines.train()
         present = count
@@ -115,6 +117,8 @@ def main():
             sys.exit(77)
         os.environ["PYTHONPATH"] = sys.argv[4]
         os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+        Rejoining.prints_pid = []
+        PRELOAD[:] = ["--preload", "torch"]
         cases = [(2, 1, "NO_SHARD", 1, [1, None]), (2, 2, "HYBRID_SHARD", 3, [0, None])]
     else:
         with tempfile.TemporaryDirectory() as temporary:

@@ -113,6 +113,8 @@ def a_lost_machine_is_replaced(folder, count, workers, strategy, lost, message):
 class Rejoining(Machines):
     """A job whose workers are told from each other by their pids, which they print."""
 
+    prints_pid = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh"]  # empty: the program does
+
     def __init__(self, folder, count, workers, strategy, steps, name, program=None, flags=()):
         self.workers = workers
         metrics = folder / f"{name}.jsonl"
@@ -123,7 +125,7 @@ class Rejoining(Machines):
         folder.mkdir()
         super().__init__(folder, count, workers, ["--rejoin", "--fsdp_sharding_strategy", strategy,
                                                   "--memory_checkpoint_every", 1, *flags],
-                         ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", *train], metrics)
+                         [*self.prints_pid, *train], metrics)
 
     def pids(self, number):
         return [int(each) for each in re.findall(r"\] pid (\d+)", self.files[number].read_text())]

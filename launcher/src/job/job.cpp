@@ -276,8 +276,7 @@ asio::awaitable<bool> Job::run_attempt() {
 asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   runner_.surroundings().cgroup->make();
   if (!plan_.preload.modules.empty()) {
-    co_await prepare_fork_server();  // if it was killed
-    co_await fork_server_->fork(plan_.layout.local_world_size, runner_.surroundings().cgroup);
+    co_await fork_workers(plan_.layout.local_world_size);
     co_await wait_if_leaving();
   }
   if (const auto& end = rounds_->known_end()) {  // another machine has ended the attempt already
@@ -409,8 +408,11 @@ asio::awaitable<void> Job::renew_round() {
     co_return;
   }
   round_ = std::move(next);
-  if (attempt_->supervisor->state() != supervision::AttemptState::holding ||
-      !can_rejoin(before, *round_)) {
+  if (!can_rejoin(before, *round_)) {
+    co_return;
+  }
+  co_await fork_replacements();
+  if (attempt_->supervisor->state() != supervision::AttemptState::holding) {
     co_return;
   }
   // One may have been lost after another one had joined.
@@ -475,6 +477,25 @@ asio::awaitable<void> Job::prepare_fork_server() {
   co_await fork_server_->ready();
   if (is_first) {
     phases_.add("import the modules of --preload", begin, Phases::Clock::now());
+  }
+}
+
+/// Forks processes for `count` workers, which the next ones that are started become (--preload).
+asio::awaitable<void> Job::fork_workers(int count) {
+  co_await prepare_fork_server();  // if it was killed
+  co_await fork_server_->fork(count, runner_.surroundings().cgroup);
+}
+
+/// Forks processes for the workers that have ended. Others may end meanwhile.
+asio::awaitable<void> Job::fork_replacements() {
+  const auto num_ended = [this] {
+    return static_cast<int>(
+        std::ranges::count_if(attempt_->supervisor->workers(),
+                              [](const auto& worker) { return worker.end.has_value(); }));
+  };
+  for (int forked = 0; !plan_.preload.modules.empty() && forked < num_ended();) {
+    forked = num_ended();
+    co_await fork_workers(forked);
   }
 }
 

@@ -116,6 +116,8 @@ class Job {
   boost::asio::awaitable<bool> join_round();
   boost::asio::awaitable<void> wait_if_leaving();
   boost::asio::awaitable<void> prepare_fork_server();
+  boost::asio::awaitable<void> fork_workers(int count);
+  boost::asio::awaitable<void> fork_replacements();
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<supervision::AttemptOutcome> run_workers();

@@ -51,6 +51,7 @@ def main():
     for name, type_ in (("steps", int), ("checkpoint", str), ("metrics", str)):
         parser.add_argument(f"--{name}", type=type_, required=True)
     options = parser.parse_known_args()[0]
+    print("pid", os.getpid(), flush=True)
     asked = []
     signal.signal(signal.SIGUSR1, lambda *_: asked.append(True))
     torch.manual_seed(1)
