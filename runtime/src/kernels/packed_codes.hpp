@@ -22,20 +22,29 @@ struct Magnitudes {
   /// the shifted number beyond the power of two. 1 is in decade 7.
   float bases[kDecades + 1] = {};
   float steps[kDecades + 1] = {};
-  /// Decade d begins with the values that are at least begins[d], halfway to the magnitude below.
+  /// Decade d begins with the values that are at least begins[d], halfway to the magnitude below;
+  /// infinity is after the last.
   /// With the number n of decades whose begin a value x has reached, the number of the closest
   /// magnitude is x * factors[n] + offsets[n], rounded down, but at most lasts[n].
-  float begins[kDecades] = {};
+  float begins[kDecades + 1] = {};
   float factors[2 * (kDecades + 1)] = {};
   float offsets[2 * (kDecades + 1)] = {};
   float lasts[2 * (kDecades + 1)] = {};
   float top = 0.0F;  ///< from here on a value is 1
+  /// The bits of x in float32 times `slope` plus `intercept`, rounded down, are n or n - 1, for x
+  /// from kLeast to 1.
+  static constexpr float kLeast = 0x1p-24F;
+  float slope = 0.0F;
+  float intercept = 0.0F;
 
-  /// The same number n by the exponent of x in float32, from -31 to 0, modulo 32: at most one
-  /// decade begins among the numbers of one exponent. n is `reached`, and one more from `nexts` on.
+  /// Factors, offsets and lasts by an exponent, from -31 to 0, modulo 32: that of the bits of x
+  /// plus `advances` of the exponent of x. At most one decade begins among the numbers of one
+  /// exponent, and its numbers advance to the next one. Exponent 0 is that of the value 1.
   static constexpr int kExponents = 32;
-  int reached[kExponents] = {};
-  float nexts[kExponents] = {};
+  int advances[kExponents] = {};
+  float factors_by_exponent[kExponents] = {};
+  float offsets_by_exponent[kExponents] = {};
+  float lasts_by_exponent[kExponents] = {};
 
   /// bases and steps by d + 7 + kShift modulo 8, which is so the exponent of the shifted number, in
   /// the format of float32, modulo 8.
@@ -58,6 +67,11 @@ struct Magnitudes {
       below = scale * (1.0 - 0.45 / count);
       scale = d + 2 == kDecades ? 1.0 : scale * 10.0;
     }
+    begins[kDecades] = __builtin_inff();
+    const auto bits = [](float x) { return static_cast<double>(__builtin_bit_cast(int, x)); };
+    const double rise = (kDecades - 1) / (bits(begins[kDecades - 1]) - bits(begins[0]));
+    slope = static_cast<float>(rise);
+    intercept = static_cast<float>(0.5 - rise * bits(begins[0]));
     bases[kDecades] = 1.0F;
     top = static_cast<float>((below + 1.0) / 2.0);
     for (int i = 0; i < 2 * (kDecades + 1); ++i) {
@@ -67,12 +81,21 @@ struct Magnitudes {
     float low = 1.0F / (1U << (kExponents - 1));
     for (int i = 0; i < kExponents; ++i, low *= 2.0F) {
       // Exponent -31 is 96 in the format of float32, a multiple of 32.
-      nexts[i] = __builtin_inff();
-      for (int d = 0; d < kDecades; ++d) {
-        reached[i] += begins[d] <= low ? 1 : 0;
-        nexts[i] = begins[d] > low && begins[d] < 2.0F * low ? begins[d] : nexts[i];
+      int reached = 0;
+      for (int d = 0; d <= kDecades; ++d) {
+        const float begin = d < kDecades ? begins[d] : top;
+        reached += begin <= low && d < kDecades ? 1 : 0;
+        if (begin > low && begin < 2.0F * low) {
+          advances[i] = __builtin_bit_cast(int, 2.0F * low) - __builtin_bit_cast(int, begin);
+        }
       }
+      factors_by_exponent[i] = factors[reached];
+      offsets_by_exponent[i] = offsets[reached];
+      lasts_by_exponent[i] = lasts[reached];
     }
+    factors_by_exponent[kExponents - 1] = 0.0F;
+    offsets_by_exponent[kExponents - 1] = kLast;
+    lasts_by_exponent[kExponents - 1] = kLast;
   }
 };
 

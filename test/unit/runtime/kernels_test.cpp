@@ -698,6 +698,15 @@ TEST_CASE(
       values[i] *= std::pow(10.0F, -static_cast<float>(i % 10));
       values[i] = i % 50 == 0 ? 0.0F : is_signed ? values[i] : std::abs(values[i]);
     }
+    // Between two numbers of the scale 1, where the closest one changes.
+    values.push_back(1.0F);
+    for (std::size_t i = 0; i + 1 < map.size(); ++i) {
+      float value = static_cast<float>((map[i] + map[i + 1]) / 2.0);
+      for (int step = 0; step < 4; ++step) {
+        values.push_back(value);
+        value = std::nextafter(value, step < 2 ? -2.0F : 2.0F);
+      }
+    }
     Extremes extremes;
     acc::kernels::kernels().extremes(values.data(), values.size(), &extremes.highest,
                                      &extremes.lowest);
@@ -709,7 +718,8 @@ TEST_CASE(
       CAPTURE(table->name);
       std::vector<std::uint8_t> codes(values.size());
       table->pack(values.data(), is_signed, scale, codes.data(), 1000);
-      table->pack(values.data() + 1000, is_signed, scale, codes.data() + 1000, 4000);
+      table->pack(values.data() + 1000, is_signed, scale, codes.data() + 1000,
+                  values.size() - 1000);
       first = first.empty() ? codes : first;
       CHECK(codes == first);
     }
