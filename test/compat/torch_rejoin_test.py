@@ -176,7 +176,8 @@ def run(*words):
 
 def check(folder, kind, expected):
     said = run("--fsdp_sharding_strategy", STRATEGIES[kind], *PRELOAD[kind], "--max_restarts", str(RESTARTS[kind]),
-               "--rejoin", "--memory_checkpoint_every", "1", "--shutdown_timeout", "300", os.path.abspath(__file__), folder, kind)
+               "--rejoin", "--memory_checkpoint_every", "1", "--shutdown_timeout", "300",
+               os.path.abspath(__file__), folder, kind)
     if kind == "unsaved":
         assert "no whole state to go back to" in said, said
     else:
