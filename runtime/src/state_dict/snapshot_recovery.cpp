@@ -96,7 +96,7 @@ std::vector<HeldSnapshot> SnapshotRecovery::look(const std::string& run) const {
 }
 
 /// Tells all ranks of the snapshots of each.
-void SnapshotRecovery::gather(std::vector<HeldSnapshot> own) {
+void SnapshotRecovery::gather(const std::vector<HeldSnapshot>& own) {
   const std::array<double, 1> count = {of_integer(own.size())};
   const auto counts = sharding::all_gather(context_.groups, *context_.device, count);
   std::size_t most = 0;

@@ -60,7 +60,7 @@ class SnapshotRecovery {
   using Place = std::pair<std::string, std::string>;  ///< kind, name of a parameter
   using StoredByPlace = std::map<Place, std::vector<Stored>>;
 
-  void gather(std::vector<HeldSnapshot> own);
+  void gather(const std::vector<HeldSnapshot>& own);
   [[nodiscard]] std::vector<HeldSnapshot> look(const std::string& run) const;
   [[nodiscard]] bool is_here(const HeldSnapshot& each) const;
   void open_sources();
