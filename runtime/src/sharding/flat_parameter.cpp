@@ -11,6 +11,7 @@ namespace {
 FlatLayout layout_of(const Context& context, const std::vector<ParameterRecord>& parameters,
                      FlatTraits traits) {
   std::vector<std::int64_t> numels;
+  numels.reserve(parameters.size());
   for (const ParameterRecord& each : parameters) {
     numels.push_back(each.numel);
   }
