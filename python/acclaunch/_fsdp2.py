@@ -26,7 +26,7 @@ from acclaunch._library import (INITIALIZER_CONSTANT, InvalidArgumentError, NotS
 from acclaunch._parameters import DTYPES, Uncopied, checksum, view
 from acclaunch._runtime import Runtime, release
 from acclaunch._sharding import Lifetime, Model, _inside, owned_parameters, put_in_later
-from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, places_in, put
+from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, places_in, put, set_grad_of
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
@@ -115,12 +115,11 @@ class RowMember(Member):
             self.put(found)
         elif len(self.slots) > 1:
             self._check_ties(found)
-        self.adopt_values(found, old)
+        if found._local_tensor is not self.own:
+            self.adopt_values(found, old)
 
     def adopt_values(self, found, old):
         local = found._local_tensor
-        if local is self.own:
-            return
         if local.dtype is not self.own.dtype or local.shape != self.own.shape:
             raise InvalidArgumentError(
                 f"parameter '{self.names[0]}' became {local.dtype} {list(local.shape)} on this rank after the "
@@ -167,7 +166,7 @@ class RowMember(Member):
             hooks, later_hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
             has_gradient = grad_of(parameter) is not None
         if hooks:
-            made = DTensor(gradient.to(self.own.dtype, copy=True), parameter._spec, requires_grad=False)
+            made = _rows.with_spec(gradient.to(self.own.dtype, copy=True), parameter._spec)
             for hook in tuple(hooks.values()):
                 found = hook(made)
                 made = made if found is None else found
@@ -180,7 +179,8 @@ class RowMember(Member):
         else:
             if not is_own or gradient.dtype is not self.own.dtype:
                 gradient = gradient.to(self.own.dtype, copy=True)
-            parameter.grad = DTensor(gradient, parameter._spec, requires_grad=False)
+            with as_plain():
+                set_grad_of(parameter, _rows.with_spec(gradient, parameter._spec))
         for hook in (later_hooks or {}).values():
             hook(parameter)
 

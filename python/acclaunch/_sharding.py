@@ -52,7 +52,8 @@ class Model(Uncopied):
 
     def remember_module(self):
         """Keeps what `check_parameters` compares: the parameters and submodules of each module."""
-        self.tree = [(module, _ids_in(module)) for module in self.module.modules()]
+        self.tree = tuple(self.module.modules())
+        self.ids = self._ids_in_tree()
         for unit in self.units:
             unit.module_parameters = tuple(each for module in unit.modules for each in module.parameters())
 
@@ -67,13 +68,18 @@ class Model(Uncopied):
 
     def check_parameters(self):
         """Nothing would shard a parameter that is new in the module, nor reduce its gradient."""
-        if all(_ids_in(module) == ids for module, ids in self.tree):
+        if self._ids_in_tree() == self.ids:
             return
         known = {id(each) for unit in self.units for each in unit.own_parameters()}
         for name, parameter in self.module.named_parameters():
             if parameter.numel() and id(parameter) not in known:
                 raise put_in_later(name)
         self.remember_module()
+
+    def _ids_in_tree(self):
+        """Of the submodules and parameters of each module, in the tree's order."""
+        return [id(each) for module in self.tree
+                for each in (*module._modules.values(), None, *module._parameters.values())]
 
     def check_inputs(self, unit, tensors):
         for each in tensors:
@@ -234,10 +240,6 @@ class SavedBuffer:
                 f"buffer '{self.names[0]}' is {what}, and was {list(self.memory.shape)} "
                 f"{self.memory.dtype} in acc.fully_shard: its shape and dtype must stay the same")
         return found[0]
-
-
-def _ids_in(module):
-    return [*map(id, module._modules.values()), *map(id, module._parameters.values())]
 
 
 def put_in_later(name):

@@ -101,6 +101,7 @@ def tensors_in(value, found):
 # the time.
 as_plain = torch._C.DisableTorchFunctionSubclass
 requires_grad_of, grad_of = torch.Tensor.requires_grad.__get__, torch.Tensor.grad.__get__
+set_grad_of = torch.Tensor.grad.__set__
 
 
 def any_requires_grad(tensors):
@@ -349,7 +350,7 @@ class Unit(Uncopied):
     def check_data(self):
         """Raises if a forward has given a parameter other memory, which the next gather would not change."""
         for each in self.members:
-            if each.address is not None and each.working.numel() and each.working.data_ptr() != each.address:
+            if each.address is not None and each.working.data_ptr() != each.address and each.working.numel():
                 raise NotSupportedError(
                     f"a forward of unit '{self.label}' has exchanged the data of its parameter '{each.names[0]}' "
                     "(.data, Module.to, flatten_parameters): change it in place between two steps")
@@ -544,18 +545,17 @@ class Unit(Uncopied):
     def require_backward(self, member, writes=False):
         """Returns the Use whose backward runs, and begins it if no hook did: an output hides its tensors,
         or was changed in place. writes: for a gradient."""
-        running = [use for use in self.backwards if not (writes and use.quiet)]
-        if not running:
-            waiting = [use for use in self.awaiting if not (writes and use.passes)]
-            if not waiting:
-                raise InvalidArgumentError(
-                    f"parameter '{member.names[0]}' is used outside of its unit '{self.label}': the "
-                    "backward of the unit has ended. Use the parameter only in the forward of its "
-                    "unit, or give both users one unit. A second backward (retain_graph=True) needs "
-                    "the unit's outputs as tensors, or in tuples, lists and dictionaries")
-            waiting[-1].begin_backward()
-            running = waiting[-1:]
-        return running[-1]
+        for use in reversed(self.backwards):
+            if not (writes and use.quiet):
+                return use
+        for use in reversed(self.awaiting):
+            if not (writes and use.passes):
+                use.begin_backward()
+                return use
+        raise InvalidArgumentError(
+            f"parameter '{member.names[0]}' is used outside of its unit '{self.label}': the backward of the unit has "
+            "ended. Use the parameter only in the forward of its unit, or give both users one unit. A second backward "
+            "(retain_graph=True) needs the unit's outputs as tensors, or in tuples, lists and dictionaries")
 
     def take_gradient(self, member, parameter):
         """Moves a gradient into the library's memory."""
