@@ -10,11 +10,15 @@ import contextlib
 import functools
 import math
 import sys
+import types
 import weakref
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.ops.adagrad import cpu_adagrad
+from deepspeed.ops.adam import cpu_adam, fused_adam
+from deepspeed.ops.lion import cpu_lion, fused_lion
 from deepspeed.runtime import zero
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
@@ -172,6 +176,39 @@ def _torch_twin(optimizer):
     return made
 
 
+class _CompiledWhenUsed:
+    """One of DeepSpeed's extensions in C++, which is compiled when a function of it is called. For optimizers, whose
+    twins need none."""
+
+    def __init__(self, builder):
+        self._builder, self._created = builder, []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments):
+            if name.startswith("create_"):
+                self._created.append((name, arguments))
+            elif not name.startswith("destroy_"):
+                extension = self._builder().load()
+                while self._created:
+                    create, given = self._created.pop()
+                    getattr(extension, create)(*given)
+                return getattr(extension, name)(*arguments)
+
+        return call
+
+
+def serve_optimizers():
+    """Optimizers of DeepSpeed are made without a compiler."""
+    for module, name in ((cpu_adagrad, "CPUAdagradBuilder"), (cpu_adam, "CPUAdamBuilder"),
+                         (cpu_lion, "CPULionBuilder"), (fused_adam, "FusedAdamBuilder"),
+                         (fused_lion, "FusedLionBuilder")):
+        builder = getattr(module, name)
+        setattr(module, name, lambda builder=builder: types.SimpleNamespace(load=lambda: _CompiledWhenUsed(builder)))
+
+
 def _moved(parameter, replaced):
     if parameter in replaced:
         return replaced[parameter]
@@ -179,6 +216,13 @@ def _moved(parameter, replaced):
         return parameter
     raise NotSupportedError(f"deepspeed.initialize: the optimizer has a parameter of shape {list(parameter.shape)} "
                             "that is not one of the model's; the engine acc updates only those")
+
+
+def _zero_grad_of_basic(engine, set_to_none=True):
+    """zero_grad of the program's own optimizer. DeepSpeed's copies, which it would reach in stages 1 to 3 and in 16
+    bits, have no gradients before the step."""
+    if engine.zero_optimization_stage() == 0 and engine.compute_dtype is torch.float32:
+        engine.drop_gradients()
 
 
 class _NoHooks:
@@ -276,13 +320,14 @@ class RowOptimizer(ZeROOptimizer):
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
             self._global_grad_norm = float("inf")
-            return self.zero_grad()
+            return self.engine.drop_gradients()
         self._global_grad_norm = torch.tensor(norm / scale)
         if self.clip_grad > 0:
             scale *= max(1.0, (norm / scale + 1e-6) / self.clip_grad)
         if scale != 1.0 and gradients:
             torch._foreach_mul_(gradients, 1.0 / scale)
-        return self.optimizer.step() if self.files is None else self.files.step()
+        self.optimizer.step() if self.files is None else self.files.step()
+        self.engine.drop_gradients()
 
     def _norm_of(self, gradients):
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float64) if gradients else []
@@ -291,7 +336,9 @@ class RowOptimizer(ZeROOptimizer):
         return norm if math.isfinite(norm) else math.inf
 
     def zero_grad(self, set_to_none=True):
-        self.engine.zero_grad()
+        """As DeepSpeed's, which in stage 2 does not reach the gradients of earlier micro-steps."""
+        if self.stage != 2:
+            self.engine.drop_gradients()
 
     def refresh_fp32_params(self):
         """Without effect: the module's parameters are the master weights."""
@@ -379,6 +426,7 @@ class Engine(DeepSpeedEngine):
             self.replaced = _replacements(model, lambda: self._shard(model))
         if self.zero_optimization_stage() < 3:
             _deepspeed_files.serve_whole_state_dicts(self)
+        object.__setattr__(model, "zero_grad", functools.partial(Engine.zero_grad, weakref.proxy(self)))
 
     def _take_over(self, model):
         """The module of an earlier engine, which cannot train it any more. Its rows stay."""
@@ -449,6 +497,7 @@ class Engine(DeepSpeedEngine):
             basic = _torch_twin(client_optimizer(parameters))
         basic.param_groups[:] = [group for group in basic.param_groups if group["params"]]
         self._check_for_duplicates(basic)
+        basic.zero_grad = functools.partial(_zero_grad_of_basic, weakref.proxy(self))
         self._do_optimizer_sanity_check(basic)
         self.basic_optimizer, self.optimizer = basic, RowOptimizer(self, basic)
 
@@ -510,7 +559,13 @@ class Engine(DeepSpeedEngine):
         self._choose_reduction()
         return super().backward(loss, **keywords)
 
-    def zero_grad(self):
+    def zero_grad(self, set_to_none=True):
+        """Of the module too. As DeepSpeed's, which in stages 2 and 3 does not reach the gradients of earlier
+        micro-steps."""
+        if self.zero_optimization_stage() < 2:
+            self.drop_gradients()
+
+    def drop_gradients(self):
         self.drop_reduced()
         unit = _fsdp2.state_of(self.module).unit
         if unit is not None and unit.model.has_gradients:
@@ -520,7 +575,8 @@ class Engine(DeepSpeedEngine):
 
     def drop_reduced(self):
         """Drops the gradients, except those of backwards without reduction."""
-        super().zero_grad()
+        for each in self.module.parameters():
+            _write_gradient(each, None)
 
     @contextlib.contextmanager
     def coalesce_grad_reduction(self):
@@ -562,7 +618,7 @@ class Engine(DeepSpeedEngine):
 
     def read_whole(self):
         unit = _fsdp2.state_of(self.module).unit
-        return unit.model.read_whole() if unit is not None else {}
+        return unit.model.read_whole(unit.model.rows) if unit is not None else {}
 
     def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
         """Whole tensors in stages 0 to 2, as DeepSpeed, in 16 bits where it computes with them; in stage 3 parameters
@@ -729,14 +785,48 @@ def _safe_functions():
             param, value, optim_state_key, put_in)
 
 
+_write_gradient = DTensor.grad.fset
+
+
+def _set_gradient(self, value):
+    """`parameter.grad = value`. None, as by zero_grad() of a part of the module, does not reach gradients of earlier
+    micro-steps in DeepSpeed's stages 2 and 3, and would drop those of this rank in stages 0 and 1."""
+    if value is None and _is_served(self) and _rows.is_row(self):
+        member = _rows.member_of(self)
+        if member.unit.held and member.has_gradient:
+            _refuse(f"to drop the gradient of parameter '{member.names[0]}' alone before it is reduced (the engine's "
+                    "zero_grad() drops all)")
+        if any(_fsdp2.unit_of(each.module).model is member.unit.model and each.zero_optimization_stage() >= 2
+               for each in _engines):
+            return
+    _write_gradient(self, value)
+
+
+_zero_grad = torch.nn.Module.zero_grad
+
+
+def _zero_grad_of_module(self, set_to_none=True):
+    """Of a part of an engine's module, or of one around it."""
+    served = [each for each in self.parameters() if isinstance(each, DTensor) and _is_served(each)]
+    for each in served:
+        each.grad = None  # also where it is None, before it is reduced
+    if len(served) < sum(1 for _ in self.parameters()):
+        _zero_grad(self, set_to_none)
+
+
 _cpu, _reduce = DTensor.cpu, DTensor.__reduce_ex__
 
 
 def _whole_cpu(self, *arguments, **keywords):
-    """Tensor.cpu, by which programs collect the parameters that they save: whole, as in DeepSpeed. Collective."""
+    """Tensor.cpu, by which programs collect the parameters that they save: whole, as in DeepSpeed. Collective, but for
+    parameters, and what detach() and `data` make of them, that each rank can read."""
     if not _is_served(self) or self.requires_grad and torch.is_grad_enabled():
         return _cpu(self, *arguments, **keywords)
-    return _rows.whole_of(self).cpu(*arguments, **keywords)
+    member = _rows.member_of(_dtensor.parameter_of(self))
+    if member is None:
+        return _rows.whole_of(self).cpu(*arguments, **keywords)
+    whole, = member.unit.model.read_whole([member]).values() or [_rows.whole_of(self)]
+    return whole.to(member.working.dtype).cpu(*arguments, **keywords)
 
 
 def _reduce_whole(self, protocol):
@@ -760,6 +850,11 @@ def _status(tensor):
 
 def serve_tensors():
     DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _reduce_whole
+    DTensor.grad = property(DTensor.grad.fget, _set_gradient)
+    torch.nn.Module.zero_grad = _zero_grad_of_module
+
+
+def serve_status():
     torch.Tensor.ds_status = zero.partition_parameters.ZeroParamStatus.AVAILABLE
     DTensor.ds_status = property(_status)
 
@@ -776,6 +871,8 @@ def serve(module):
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     module.DeepSpeedEngine = Engine
     serve_tensors()
+    serve_status()
+    serve_optimizers()
     for each in (zero, zero.partition_parameters):
         each.Init, each.GatheredParameters = Init, GatheredParameters
         each.register_external_parameter = lambda *_: None

@@ -11,11 +11,28 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclaunch import _rows
 from acclaunch._library import NotSupportedError
-from acclaunch._units import any_requires_grad, as_plain, map_tensors, tensors_in
+from acclaunch._units import any_requires_grad, as_plain, map_tensors, requires_grad_of, tensors_in
 
 # ---- whole values ---------------------------------------------------------------------------------
 
 _full_tensor = DTensor.full_tensor
+
+
+class _Whole(torch.autograd.Function):
+    """The whole value of a DTensor, whose gradient is the sum of the ranks' gradients, divided by `factor`. The sum is
+    one of zeros where a function gives no gradient, which torch's own backward of full_tensor does not expect."""
+
+    @staticmethod
+    def forward(ctx, tensor, factor):
+        ctx.spec, ctx.factor = tensor._spec, factor
+        return _full_tensor(tensor.detach())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        mesh = ctx.spec.mesh
+        parts = DTensor.from_local(gradient, mesh, [Partial()] * mesh.ndim, run_check=False)
+        return parts.redistribute(placements=[Replicate() if each.is_partial() else each
+                                              for each in ctx.spec.placements]) / ctx.factor, None
 
 
 def _whole(tensor):
@@ -24,17 +41,8 @@ def _whole(tensor):
     backward."""
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return _full_tensor(tensor)
-    mesh = tensor.device_mesh
-    parts, member = [Partial()] * mesh.ndim, _rows.member_of(tensor)
-    factor = (member and member.unit.state.divide_factor) or mesh.size()
-    if any(each.is_partial() for each in tensor.placements):  # of any kind: torch changes none into another
-        found = _full_tensor(tensor)
-        found.register_hook(lambda gradient: _full_tensor(
-            DTensor.from_local(gradient, mesh, parts, run_check=False)) / factor)
-    else:
-        found = _full_tensor(tensor, grad_placements=parts)
-        found.register_hook(lambda gradient: gradient / factor)
-    return found
+    member = _rows.member_of(tensor)
+    return _Whole.apply(tensor, (member and member.unit.state.divide_factor) or tensor.device_mesh.size())
 
 
 @functools.wraps(_full_tensor)
@@ -74,8 +82,8 @@ _PARTS = {"__getitem__", "chunk", "diagonal", "dsplit", "hsplit", "narrow", "sel
 
 
 # Functions that torch computes of the rows of each rank first, and that fail on a rank without rows.
-_OF_SOME_ROWS = {"_foreach_max", "_foreach_norm", "amax", "amin", "aminmax", "argmax", "argmin", "linalg_matrix_norm",
-                 "linalg_norm", "linalg_vector_norm", "max", "min", "norm", "vector_norm"}
+_NORMS = {"_foreach_norm", "linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "vector_norm"}
+_OF_SOME_ROWS = {*_NORMS, "_foreach_max", "amax", "amin", "aminmax", "argmax", "argmin", "max", "min"}
 # Those of them that torch computes by several operations, some of which fail where the function does not.
 _BY_PARTS = {"linalg_matrix_norm", "linalg_norm"}
 
@@ -102,6 +110,13 @@ def _fails_without_rows(name, function, arguments, keywords, given):
     except (IndexError, RuntimeError):
         return True
     return False
+
+
+def _fails_in_backward(name, given):
+    """True for norms of parts of sums, such as that of a product of a parameter with itself."""
+    return name.partition(".")[0] in _NORMS and any(
+        isinstance(each, DTensor) and requires_grad_of(each) and any(part.is_partial() for part in each.placements)
+        for each in given)
 
 
 def _may_change(function, keywords):
@@ -241,14 +256,17 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             return _fill(out, function, arguments, keywords)
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
-        by_rows = changes or not _fails_without_rows(name, function, arguments, keywords, given)
+        by_rows = changes or not (_fails_without_rows(name, function, arguments, keywords, given)
+                                  or has_graph and _fails_in_backward(name, given))
         if by_rows and not (has_graph and any_requires_grad(plain)):
             try:
                 found = function(*arguments, **keywords)
                 if isinstance(first, DTensor):
                     _mark_parts(found, name, first, arguments)
-                    if name == "detach" and _rows.awaits_memory(first):
-                        _note_alias(first, found)
+                    if name == "detach":
+                        _note_parameter(first, found)
+                        if _rows.awaits_memory(first):
+                            _note_alias(first, found)
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
@@ -286,12 +304,28 @@ def _plain(attribute):
     return property(read, write)
 
 
-_aliases = WeakTensorKeyDictionary()  # by parameter, not in its __dict__, which is pickled and copied with it
+# By tensor, not in its __dict__, which is pickled and copied with it.
+_aliases = WeakTensorKeyDictionary()  # of a parameter
+_parameters = WeakTensorKeyDictionary()  # of an alias
 
 
 def _note_alias(parameter, made):
     """For RowMember.adopt, which exchanges the memory of the parameter: `made` is over it too."""
     _aliases[parameter] = [each for each in _aliases.get(parameter, ()) if each() is not None] + [weakref.ref(made)]
+
+
+def _note_parameter(parameter, made):
+    """For parameter_of, of parameters that stand for whole ones."""
+    if getattr(parameter, "_acc_whole", False):
+        _parameters[made] = weakref.ref(parameter)
+
+
+def parameter_of(tensor):
+    """The parameter that stands for a whole one of which the tensor is a result of detach() or `data`; else the
+    tensor."""
+    parameter = _parameters.get(tensor, lambda: None)()
+    return tensor if parameter is None or parameter._local_tensor.data_ptr() != tensor._local_tensor.data_ptr() \
+        else parameter
 
 
 def take_aliases(parameter):
@@ -303,6 +337,7 @@ def _get_data(self):
     made = _data.__get__(self)
     if _rows.is_row(self) or _rows.awaits_memory(self):
         _note_alias(self, made)
+    _note_parameter(self, made)
     return made
 
 
@@ -310,6 +345,8 @@ def _set_data(self, value):
     """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor. Of a
     plain value it gets its rows."""
     if isinstance(value, torch.Tensor) and value.shape == self.shape:
+        if getattr(self, "_acc_whole", False):  # the program may take it for one in the dtype that it computes with
+            value = value.to(self.dtype)
         value = _rows.distributed(value.detach(), self)
         value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
     elif isinstance(value, torch.Tensor) and _rows.is_row(self):  # torch would change the shape alone

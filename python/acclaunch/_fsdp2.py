@@ -277,7 +277,7 @@ class RowModel(Model):
         self.root = state_of(module)
         self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
-        self.published = None  # by publish_whole
+        self.published = None  # by publish_whole: by member, the sum of its rows, and of those of each rank
         self.versions = ()  # of whole parameters, when the outermost forward began
 
     # ---- declaration
@@ -370,27 +370,26 @@ class RowModel(Model):
             handle = unit.begin_quietly()
             unit.locate(self.library.forward_raw, handle)
             unit.end_quietly(handle)
-        rows = self._sum_of_rows()
-        own = rows if self._computes_with_rows() else self._sum_of_whole(self._whole().values())
-        self.published = rows, [each for each, in self.runtime.all_gather([own])]
+        rows = [checksum([member.own]) for member in self.rows]
+        own = rows if self._computes_with_rows() else [
+            checksum([_rows.own_rows(member.working, self.root.mesh)]) for member in self.rows]
+        self.published = dict(zip(self.rows, zip(rows, *self.runtime.all_gather(own))))
 
-    def read_whole(self):
-        """Copies of whole values, by parameter. Empty if rows have changed since publish_whole on any rank: only a
-        collective can gather them then."""
-        if self.published is None or self.published[0] != self._sum_of_rows():
-            return {}
-        found = {parameter: value.clone() for parameter, value in self._whole().items()}
-        sums = [self._sum_of_whole(found.values(), rank) for rank in range(self.runtime.world_size)]
-        return found if sums == self.published[1] else {}
-
-    def _sum_of_rows(self):
-        return checksum(member.own for member in self.rows)
-
-    def _sum_of_whole(self, whole, rank=None):
-        return checksum(_rows.own_rows(each, self.root.mesh, rank) for each in whole)
-
-    def _whole(self):
-        return {member.sharded: member.working.detach() for member in self.rows}
+    def read_whole(self, members):
+        """Copies of whole values, by parameter. Empty if rows of one of the members have changed since publish_whole on
+        any rank: only a collective can gather them then."""
+        found = {}
+        for member in members if self.published is not None else ():
+            if not member.sharded.dim():  # each rank has it
+                found[member.sharded] = member.sharded._local_tensor.detach().to(member.working.dtype, copy=True)
+                continue
+            rows, *every = self.published[member]
+            whole = member.working.detach().clone()
+            if member.sharded._local_tensor is not member.own or rows != checksum([member.own]) or every != [
+                    checksum([_rows.own_rows(whole, self.root.mesh, rank)]) for rank in range(len(every))]:
+                return {}
+            found[member.sharded] = whole
+        return found
 
     def _computes_with_rows(self):
         """True if whole parameters contain the rows that the program changes: no published copy can differ."""
@@ -670,7 +669,7 @@ def _managed(modules, ignored):
 
     for module in modules:
         visit(module)
-    return {parameter: slots for parameter, slots in places_in(seen).items() if parameter not in ignored}
+    return places_in(seen, ignored)
 
 
 def _shape_of_rows(sharded):
@@ -716,7 +715,14 @@ def _rows_of(parameter, name, mesh):
             setattr(made, hooks, getattr(parameter, hooks))
     made._acc_model = -1  # none yet: see _rows.awaits_memory
     parameter._acc_successor = made, name
+    if parameter.requires_grad and not parameter._backward_hooks:
+        parameter.register_hook(functools.partial(_refuse_original, name))
     return made
+
+
+def _refuse_original(name, _):
+    raise NotSupportedError(f"parameter '{name}' of before the module was sharded is used in a forward, and is not "
+                            "trained any more: read the module's attribute in each forward, not one from before")
 
 
 def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None,

@@ -109,12 +109,16 @@ def any_requires_grad(tensors):
         return any(map(requires_grad_of, tensors))
 
 
-def places_in(modules):
-    """By each parameter of these modules, without those of modules in them: its places (module, attribute)."""
+def places_in(modules, ignored=()):
+    """By each parameter of these modules, without ignored ones and those of modules in them: its places (module,
+    attribute). Raises NotSupportedError for one of a module of torch.jit, which keeps its own."""
     found = {}
     for module in modules:
         for attribute, parameter in module._parameters.items():
-            if parameter is not None:
+            if parameter is not None and parameter not in ignored:
+                if isinstance(module, torch.jit.ScriptModule):
+                    raise NotSupportedError(f"parameter '{attribute}' of a module of torch.jit ({module.original_name}): "
+                                            "it cannot be exchanged; shard the module without torch.jit")
                 found.setdefault(parameter, []).append((module, attribute))
     return found
 

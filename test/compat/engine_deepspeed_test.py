@@ -163,14 +163,16 @@ def boundaries(trial):
 
 
 def dropped(trial):
-    """Gradients of the first micro-step of each step are dropped."""
-    for number in range(4):
-        trial.note(trial.loss())
+    """The program drops the gradients of the first micro-step of each step, in all ways; some do not reach them."""
+    trial.note(trial.loss())
+    ways = (trial.engine, trial.engine.optimizer, trial.engine.module, trial.engine.basic_optimizer)
+    for number, way in enumerate((*ways, trial.net.blocks[1]) if trial.engine.zero_optimization_stage() > 1 else ways):
         trial.engine.backward(trial.loss(rare=True))
-        if number % 2 == 0:
-            trial.engine.zero_grad()
+        way.zero_grad()
         trial.engine.step()
-        trial.note(sum(value.sum() for value in weights(trial).values()))
+        trial.engine.backward(trial.loss(rare=True))
+        trial.engine.step()
+        trial.note(*(value.sum() for value in weights(trial).values()), number)
 
 
 def from_beginning(trial):
@@ -243,13 +245,19 @@ def by_one(trial):
             whole = trial.net.state_dict()
             trial.note(*(value.float().square().sum() for value in whole.values()))
             trial.note(*(value.float().sum() for value in trial.net.blocks[0].state_dict().values()))
+            trial.note(*(each.detach().cpu().float().sum() + each.data.cpu().float().norm()
+                         for each in trial.net.parameters()))
             if trial.engine.zero_optimization_stage() == 0:
                 with torch.no_grad():
                     trial.note(trial.loss())
         else:
             trial.note(*[0.0] * (len(trial.net.state_dict(keep_vars=True)) + len(trial.net.blocks[0].state_dict(
-                keep_vars=True))))
+                keep_vars=True)) + len([*trial.net.parameters()])))
     trial.note(trial.loss())
+    before = [each.detach().cpu() for each in trial.net.parameters()]
+    for each, value in zip(trial.net.parameters(), before):
+        each.data = value * 2  # on all ranks
+    assert all(torch.equal(each.detach().cpu(), value * 2) for each, value in zip(trial.net.parameters(), before))
 
 
 def again(trial):
@@ -325,7 +333,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),
             ("again dropped", 0, again_dropped, ADAM, None, 1e-5),
             ("again dropped", 1, again_dropped, ADAM, None, 1e-5),
-            ("dropped", 0, dropped, ADAM, None, 1e-5), ("dropped", 1, dropped, ADAM, None, 1e-5),
+            *(("dropped", stage, dropped, {}, grouped, 1e-5) for stage in (0, 1, 2, 3)),
             ("from the beginning", 1, from_beginning, ADAM, None, 1e-5),
             ("from the beginning", 3, from_beginning, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
@@ -383,7 +391,7 @@ def alike():
 def gathered():
     """zero.Init and zero.GatheredParameters, and whole state dicts in stage 2."""
     torch.manual_seed(dist.get_rank())
-    _deepspeed.serve_tensors()
+    _deepspeed.serve_status()
     with _deepspeed.Init(config_dict_or_path={}):
         net = Net()
     with _deepspeed.GatheredParameters(list(net.parameters()), modifier_rank=1):
@@ -499,6 +507,15 @@ CONFIGURED = (
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, None),
     ("RMSprop", {"lr": 1e-3, "momentum": 0.5}, None),
 )
+OF_PROGRAM = (  # DeepSpeed's optimizers, made by the program without its extensions in C++
+    (lambda net: deepspeed.ops.adam.DeepSpeedCPUAdam(trained(net), lr=1e-2, weight_decay=0.1),
+     lambda net: torch.optim.AdamW(trained(net), lr=1e-2, weight_decay=0.1)),
+    (lambda net: deepspeed.ops.adam.FusedAdam(trained(net), lr=1e-2, adam_w_mode=False),
+     lambda net: torch.optim.Adam(trained(net), lr=1e-2)),
+    (lambda net: deepspeed.ops.lion.DeepSpeedCPULion(trained(net), lr=1e-3),
+     lambda net: Lion.of(net, 1e-3, (0.9, 0.999), 0.0)),
+    (lambda net: deepspeed.ops.adagrad.DeepSpeedCPUAdagrad(trained(net), lr=1e-2),
+     lambda net: torch.optim.Adagrad(trained(net), lr=1e-2)))
 SCHEDULES = (
     ("WarmupLR", {"warmup_num_steps": 7}),
     ("WarmupLR", {"warmup_min_lr": 1e-4, "warmup_max_lr": 1e-2, "warmup_num_steps": 11, "warmup_type": "linear"}),
@@ -523,6 +540,14 @@ def configured(_):
         for trial in trials:
             trial.train(10, rare_from=0)
         expect_equal(("configured", stage, kind, values), trials[0].found, trials[1].found, 1e-5)
+    _deepspeed.serve_optimizers()
+    with mock.patch.object(deepspeed.ops.op_builder.builder.OpBuilder, "load", side_effect=AssertionError("compiles")):
+        for made, reference in OF_PROGRAM:
+            trials = [Trial(engine, 1, lambda net, make=make: {"optimizer": make(net)}, False)
+                      for engine, make in ((OURS, made), (THEIRS, reference))]
+            for trial in trials:
+                trial.train()
+            expect_equal("of the program", trials[0].found, trials[1].found, 1e-5)
     for kind, values in SCHEDULES:
         config = {"optimizer": ADAM["optimizer"], "scheduler": {"type": kind, "params": values},
                   "gradient_accumulation_steps": 1}
@@ -577,6 +602,9 @@ def refused():
     for config, word in REFUSED:
         expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
     trial = Trial(OURS, 1, **ADAM)
+    trial.engine.backward(trial.loss())
+    expect_refusal(trial.net.blocks[1].zero_grad, "'blocks.1.gain' alone before it is reduced")
+    trial.engine.zero_grad()
     earlier, loss = trial.engine, trial.loss()
     trial.start(OURS, lambda _: {"optimizer": torch.optim.SGD(trial.net.parameters(), 0.1)})
     for call in (earlier.step, lambda: earlier.backward(loss)):
@@ -715,6 +743,7 @@ def worker(part, folder):
     import deepspeed  # noqa: F401
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
+    _deepspeed.serve_tensors()
     PARTS[part][1](folder)
     print("trained", flush=True)
     leave()

@@ -267,6 +267,18 @@ def accumulation(trial):
     trial.note_weights(net)
 
 
+class First(torch.autograd.Function):
+    """The first of two values. The other one gets no gradient."""
+
+    @staticmethod
+    def forward(_, one, other):
+        return one.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient, None
+
+
 def penalised(trial):
     """Penalties on weights, which torch adds to a loss only with full_tensor; it fails with the gradient of a sum,
     which is no Shard."""
@@ -283,6 +295,12 @@ def penalised(trial):
                 kept = (each - (old if is_ours else distributed(old, each))).square().sum()
                 added = added + (kept if is_ours else kept.full_tensor())
         loss = loss + (added.full_tensor() if isinstance(added, DTensor) and not is_ours else added)
+        if number == 1:  # torch fails in the backward of a norm of a product of rows
+            head = trained[0] if is_ours else trained[0].full_tensor()
+            product = head.mT @ head
+            loss = loss + 0.02 * torch.norm(product - torch.eye(SIZE, out=torch.empty_like(product)))
+        if is_ours:  # torch has no gradient that is a Shard for it
+            loss = First.apply(loss, trained[0].full_tensor())
         loss.backward()
         trial.note(loss, nn.utils.clip_grad_norm_(net.parameters(), 1.0))
         optimizer.step()
@@ -694,19 +712,50 @@ def expect_muon(mesh, shard):
 
 
 def expect_stale(mesh, shard):
-    """A backward that needs values from before a step is refused, as with parameters that are not sharded."""
-    trial = Trial(shard, mesh, {})
-    net = trial.sharded(Net(tied=False))
-    optimizer = torch.optim.SGD([net.head.weight], lr=0.1)
-    late = loss_of(net, trial.ids())
-    loss_of(net, trial.ids()).backward()
-    optimizer.step()
-    try:
+    """A backward that needs values from before a step is refused, as with parameters that are not sharded, and one of a
+    forward with a reference to a parameter of before the module was sharded."""
+    from acclaunch import _fsdp2
+
+    def before_step():
+        trial = Trial(shard, mesh, {})
+        net = trial.sharded(Net(tied=False))
+        optimizer = torch.optim.SGD([net.head.weight], lr=0.1)
+        late = loss_of(net, trial.ids())
+        loss_of(net, trial.ids()).backward()
+        optimizer.step()
         late.backward()
-    except RuntimeError as error:
-        assert "modified by an inplace operation" in str(error), error
+
+    def before_sharding():
+        trial, net = Trial(shard, mesh, {}), Net(tied=False)
+        net.head.forward = functools.partial(F.linear, weight=net.head.weight)
+        loss_of(trial.sharded(net), trial.ids()).backward()
+
+    for case, text in ((before_step, "modified by an inplace operation"),
+                       (before_sharding, "parameter 'head.weight' of before the module was sharded")):
+        _fsdp2._runtimes.clear()  # that of a failed backward cannot be used any more
+        try:
+            case()
+        except RuntimeError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"nothing raised: {text}")
+
+
+def expect_uneven(mesh, shard):
+    """An error on all ranks where one trains, because it has more batches, and the others evaluate."""
+    from acclaunch._library import CollectiveError
+    trial = Trial(shard, mesh, {})
+    net = trial.sharded(Net())
+    loss_of(net, trial.ids()).backward()
+    try:
+        if dist.get_rank() == 0:
+            loss_of(net, trial.ids()).backward()
+        with torch.no_grad():
+            loss_of(net, trial.ids())
+    except CollectiveError as error:
+        assert "differs" in str(error), error
     else:
-        raise AssertionError("a backward that needs the head's values from before a step")
+        raise AssertionError("a rank trains while others evaluate")
 
 
 class Keeping(torch.autograd.Function):
@@ -905,6 +954,8 @@ def refused(mesh, shard):
     expect(NotSupportedError, "FSDPModule.set_all_reduce_hook", lambda: net().set_all_reduce_hook(lambda _: None))
     expect(NotSupportedError, "'weight' in torch.float64", lambda: shard(
         nn.Linear(2, 2, dtype=torch.float64), mesh=mesh)(torch.ones(1, 2)))
+    expect(NotSupportedError, "'weight' of a module of torch.jit (Linear)", lambda: shard(
+        nn.Sequential(torch.jit.script(nn.Linear(2, 2))), mesh=mesh))
     expect(RuntimeError, "a single root module", lambda: shard(
         [nn.Linear(2, 2), nn.Linear(2, 2)], mesh=mesh)[0](torch.ones(1, 2)))
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
@@ -1084,9 +1135,10 @@ def worker(folder):
         saved_beside(mesh, ours, folder)
         refused(mesh, ours)
     os.environ["ACC_SHM_GATHER"] = "share" if ranks == 2 else "copy"
-    _fsdp2._runtimes.clear()
-    expect_stale(mesh, ours)  # the runtime of a failed backward cannot be used any more
+    expect_stale(mesh, ours)
     if ranks == 2:
+        _fsdp2._runtimes.clear()
+        expect_uneven(mesh, ours)
         os.environ["ACC_SHM_GATHER"] = "copy"
         _fsdp2._runtimes.clear()
         expect_kept(mesh, ours)
