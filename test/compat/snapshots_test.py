@@ -148,7 +148,7 @@ def check_with_kills(case):
                               "torch._dynamo,torch.distributed.fsdp", *CASES[case], os.path.abspath(__file__), source,
                               folder, case],
                              env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     assert job.returncode == 0, job.stdout
     disturbed, undisturbed = collections.defaultdict(set), {}
     left = set()  # ranks that have begun the undisturbed training

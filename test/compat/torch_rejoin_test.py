@@ -169,14 +169,14 @@ def run(*words):
     acclaunch, package = sys.argv[1:]
     job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *words],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
-                         capture_output=True, text=True, timeout=280)
+                         capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout + job.stderr
 
 
 def check(folder, kind, expected):
     said = run("--fsdp_sharding_strategy", STRATEGIES[kind], *PRELOAD[kind], "--max_restarts", str(RESTARTS[kind]),
-               "--rejoin", "--memory_checkpoint_every", "1", "--shutdown_timeout", "300",
+               "--rejoin", "--memory_checkpoint_every", "1", "--shutdown_timeout", "900",
                os.path.abspath(__file__), folder, kind)
     if kind == "unsaved":
         assert "no whole state to go back to" in said, said
