@@ -31,6 +31,7 @@ if(library_path)
   string(APPEND ENV{LIBRARY_PATH} ":${library_path}")
 endif()
 enable_language(CUDA)
+list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/with_ptxas_report)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 # Wheels contain libcudart.so.13 without the symbolic link libcudart.so that CMake requires. Any
 # library satisfies CMake here, because only the static one is used.

@@ -4,12 +4,11 @@
 
     kernel_resources.py COMPILE_COMMANDS TABLE [--update]
 
-Compiles the CUDA sources of COMPILE_COMMANDS for one GPU with their own options and reads what ptxas
-reports. TABLE has one line per kernel. Its first line names the GPU and the version of ptxas; exits
-with 77 if this ptxas is another one, since each version allocates registers differently. --update
-writes the table. Exits with 1 if the table differs.
+Reads what ptxas said when the CUDA sources of COMPILE_COMMANDS were compiled (cmake/with_ptxas_report).
+TABLE has one line per kernel. Its first line names the GPU and the version of ptxas; exits with 77 if this
+ptxas is another one, since each version allocates registers differently. --update writes the table. Exits
+with 1 if the table differs.
 """
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -17,7 +16,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 
 GPU = "sm_90"
 ANONYMOUS = re.compile(r"(\d+)_GLOBAL__N__")
@@ -26,19 +24,14 @@ STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 REGISTERS = re.compile(r"Used (\d+) registers")
 
 
-def commands(path):
-    """(source, folder, nvcc command for GPU) of each CUDA source."""
+def reports(path):
+    """(source, nvcc, file with the report of ptxas) of each CUDA source."""
     for entry in json.loads(pathlib.Path(path).read_text()):
-        if not entry["file"].endswith(".cu"):
-            continue
-        words = shlex.split(entry["command"])
-        nvcc = next(i for i, word in enumerate(words) if os.path.basename(word) == "nvcc")
-        words = [word for word in words[nvcc:]  # without ccache
-                 if not word.startswith(("--generate-code", "-gencode"))]
-        at = words.index("-o")
-        del words[at:at + 2]
-        words.remove("-c")
-        yield entry["file"], entry["directory"], [*words, f"-arch={GPU}", "-cubin", "-Xptxas", "-v"]
+        if entry["file"].endswith(".cu"):
+            words = shlex.split(entry["command"])
+            nvcc = next(word for word in words if os.path.basename(word) == "nvcc")
+            report = pathlib.Path(entry["directory"]) / (words[words.index("-o") + 1] + ".ptxas")
+            yield pathlib.Path(entry["file"]).name, nvcc, report
 
 
 def ptxas_version(nvcc):
@@ -48,24 +41,17 @@ def ptxas_version(nvcc):
     return re.search(r"V([\d.]+)", text).group(1)
 
 
-def report_of(job):
-    source, folder, command = job
-    with tempfile.TemporaryDirectory() as scratch:
-        ran = subprocess.run([*command, "-o", f"{scratch}/kernels.cubin"], cwd=folder,
-                             capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise SystemExit(f"kernel_resources: nvcc failed for {source}:\n{ran.stderr}")
-    rows = []
+def rows_of(report):
+    """(name, registers, stack, spill stores, spill loads) of each kernel for GPU."""
     name = stack = None
-    for line in (ran.stdout + ran.stderr).splitlines():
+    for line in report.read_text().splitlines():
         if found := ENTRY.search(line):
-            name = found.group(1)
+            name = found.group(1) if found.group(2) == GPU else None
         elif found := STACK.search(line):
             stack = found.groups()
         elif (found := REGISTERS.search(line)) and name:
-            rows.append((name, found.group(1), *stack))
+            yield name, found.group(1), *stack
             name = None
-    return pathlib.Path(source).name, rows
 
 
 def with_plain_namespaces(name):
@@ -94,33 +80,32 @@ def readable(names):
     return shorter
 
 
-def table_of(path):
-    jobs = list(commands(path))
-    if not jobs:
-        raise SystemExit(f"kernel_resources: {path} has no CUDA sources")
-    lines = [f"{GPU}, ptxas {ptxas_version(jobs[0][2][0])}",
+def table_of(sources):
+    lines = [f"{GPU}, ptxas {ptxas_version(sources[0][1])}",
              "registers stack spill_stores spill_loads kernel (bytes per thread)"]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for source, rows in sorted(pool.map(report_of, jobs)):
-            names = readable([row[0] for row in rows])
-            lines += [f"{int(registers):3d} {stack} {stores} {loads} {source}: {name}"
-                      for name, (_, registers, stack, stores, loads) in sorted(zip(names, rows))]
+    for source, _, report in sources:
+        rows = list(rows_of(report))
+        names = readable([row[0] for row in rows])
+        lines += [f"{int(registers):3d} {stack} {stores} {loads} {source}: {name}"
+                  for name, (_, registers, stack, stores, loads) in sorted(zip(names, rows))]
     return "\n".join(lines) + "\n"
 
 
 def main():
     path, table = sys.argv[1], pathlib.Path(sys.argv[2])
+    sources = sorted(reports(path))
+    if not sources:
+        raise SystemExit(f"kernel_resources: {path} has no CUDA sources")
     if "--update" in sys.argv[3:]:
-        table.write_text(table_of(path))
+        table.write_text(table_of(sources))
         return 0
     before = table.read_text()
-    nvcc = next(commands(path))[2][0]
     expected = before.split("\n", 1)[0]
-    own = f"{GPU}, ptxas {ptxas_version(nvcc)}"
+    own = f"{GPU}, ptxas {ptxas_version(sources[0][1])}"
     if expected != own:
         print(f"skipped: the table is of {expected}, this is {own}")
         return 77
-    now = table_of(path)
+    now = table_of(sources)
     if now == before:
         return 0
     old, new = set(before.splitlines()), set(now.splitlines())
