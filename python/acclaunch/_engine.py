@@ -102,7 +102,18 @@ def _check_accelerate(function, *names):
 
 def _serve_plugins(module):
     """module: accelerate.utils.dataclasses. Without a GPU Accelerate refuses sync_module_states at the end of this
-    function."""
+    function. Its plugin for DeepSpeed reads variables that Accelerate's launcher does not set."""
+    original_deepspeed = module.DeepSpeedPlugin.__post_init__
+
+    @functools.wraps(original_deepspeed)
+    def post_init_deepspeed(self):
+        for kind in ("OPTIMIZER", "PARAM"):
+            path = os.environ.get(f"ACC_OFFLOAD_{kind}_NVME_PATH")
+            if path is not None:
+                os.environ.setdefault(f"ACCELERATE_DEEPSPEED_OFFLOAD_{kind}_NVME_PATH", path)
+        original_deepspeed(self)
+
+    module.DeepSpeedPlugin.__post_init__ = post_init_deepspeed
     original = module.FullyShardedDataParallelPlugin.__post_init__
 
     @functools.wraps(original)
@@ -134,9 +145,16 @@ def _serve_peft(module):
     module.get_peft_model_state_dict = get_peft_model_state_dict
 
 
+def _keep_optimizers(module):
+    """module: accelerate.utils.deepspeed. With offload_optimizer Accelerate takes an optimizer of DeepSpeed with the
+    same rule, which compiles C++ code and of which the engine makes torch's again."""
+    module.map_pytorch_optim_to_deepspeed = lambda optimizer: optimizer
+
+
 _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsdp": _serve_fsdp,
               "deepspeed": _serve_deepspeed, "accelerate.state": _serve_accelerate,
-              "accelerate.utils.dataclasses": _serve_plugins, "peft.utils.save_and_load": _serve_peft}
+              "accelerate.utils.dataclasses": _serve_plugins,
+              "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft}
 
 
 def _say_if_unused():

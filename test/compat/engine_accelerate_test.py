@@ -48,7 +48,9 @@ FILES = {"version 2": SECTION.format(2, "SHARDED_STATE_DICT", "  fsdp_reshard_af
          "version 1, no shards": SECTION.format(1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: NO_SHARD\n"),
          "version 1, hybrid": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: HYBRID_SHARD_ZERO2\n")}
 if all(map(importlib.util.find_spec, ("deepspeed", "transformers"))):  # Accelerate needs both for its section
-    FILES |= {"ZeRO 2": DEEPSPEED.format("false", 2), "ZeRO 3": DEEPSPEED.format("true", 3)}
+    FILES |= {"ZeRO 2": DEEPSPEED.format("false", 2), "ZeRO 3": DEEPSPEED.format("true", 3),
+              "ZeRO 2, NVMe": DEEPSPEED.format("false", 2) + "  offload_optimizer_device: nvme\n"
+              "  offload_optimizer_nvme_path: FOLDER\n"}
 
 
 def train(folder):
@@ -154,7 +156,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         def written(name, text):
             path = pathlib.Path(folder) / f"{name.replace(' ', '_')}.yaml"
-            path.write_text(text)
+            path.write_text(text.replace("FOLDER", folder))
             return str(path)
 
         preload = ["--preload", "accelerate,torch._dynamo,safetensors.torch"]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_deepspeed_test.py ACCLAUNCH PACKAGE: trains modules with DeepSpeed's engine and with the one of the engine
-acc, in the same processes, by the same functions. Losses, norms, weights and checkpoints must be equal. Exits with 77
-without DeepSpeed."""
+"""engine_deepspeed_test.py ACCLAUNCH PACKAGE FILE_FAULTS WITHOUT_SYSCALLS: trains modules with DeepSpeed's engine and
+with the one of the engine acc, in the same processes, by the same functions. Losses, norms, weights and checkpoints
+must be equal. FILE_FAULTS and WITHOUT_SYSCALLS are the library and the program of test/support. Exits with 77 without
+DeepSpeed."""
 
 import contextlib
 import functools
@@ -779,16 +780,62 @@ def cases(folder):
     assert not failed
 
 
-# Number of ranks, and function of the folder. The last one loads what the second one has saved.
-PARTS = {"configured": (2, configured), "cases": (2, cases), "elsewhere": (3, elsewhere)}
+FAULTS = ("EIO", "ENOSPC", "kill", "full")
+MESSAGES = ("cannot write 4096 bytes at offset 0: Input/output error (EIO)",
+            "cannot write 4096 bytes at offset 0: only 2048 bytes were transferred", "SIGKILL",
+            "offload to nvme: cannot reserve ", "No space left on device; ")
+
+
+def faults(folder):
+    """Faults of the disk on which rank 1 has the states of the optimizer (test/support/file_faults.c), each in an
+    attempt of its own. The next attempt goes on from the checkpoint; the last one has no fault."""
+    attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), dist.get_rank()
+    disk, path, expected = f"{folder}/disk", f"{folder}/before", f"{folder}/expected{rank}"
+    os.makedirs(disk, exist_ok=True)
+
+    def trained(seed, load=True):
+        trial = Trial(OURS, 2, **on_disk(disk, 2, ADAM))
+        if load:
+            trial.engine.load_checkpoint(path)
+        trial.generator.manual_seed(seed + rank)
+        trial.train(2)
+        return trial
+
+    if attempt == 0:
+        trial = trained(1, load=False)
+        trial.engine.save_checkpoint(path)
+        made = len(trial.found)
+        trial.generator.manual_seed(2 + rank)
+        trial.train(2)
+        torch.save(trial.found[made:], expected)
+    trial = trained(2)
+    expect_equal(("after a fault", attempt), trial.found, torch.load(expected), 0)
+    dist.barrier()
+    if attempt < len(FAULTS):
+        kind = FAULTS[attempt]
+        own = {"ACC_FAULT": "ENOSPC" if kind == "full" else kind, "ACC_FAULT_AT": "1", "ACC_FAULT_UNDER": disk}
+        with mock.patch.dict(os.environ, own if rank == 1 else {}):
+            trained(3) if kind == "full" else trial.train(2)
+
+
+# Number of ranks, and function of the folder. "elsewhere" loads what "cases" has saved.
+PARTS = {"configured": (2, configured), "cases": (2, cases), "elsewhere": (3, elsewhere), "faults": (2, faults)}
 
 
 def main():
     os.environ["DS_ACCELERATOR"] = "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        for part in os.environ.get("PART", "configured cases elsewhere").split():
+        for part in os.environ.get("PART", " ".join(PARTS)).split():
             ranks, _ = PARTS[part]
-            run = run_ranks(ranks, part, folder, preload="deepspeed")
+            if part == "faults":
+                # Transfers by threads, because a preloaded library sees no request of io_uring.
+                run = run_ranks(ranks, part, folder, preload="deepspeed", under=(sys.argv[4], "io_uring_setup:EPERM"),
+                                flags=("--max_restarts", str(len(FAULTS)), "--restart_backoff", "0"),
+                                variables={"LD_PRELOAD": sys.argv[3]})
+                assert all(each in run.stderr for each in MESSAGES), run.stderr
+                assert not os.listdir(f"{folder}/disk")
+            else:
+                run = run_ranks(ranks, part, folder, preload="deepspeed")
             assert run.stdout.count("trained") == ranks, run.stdout
 
 

@@ -6,13 +6,14 @@ import sys
 DEADLINE = 580  # seconds; far more than a busy machine needs
 
 
-def run_ranks(ranks, *arguments, flags=(), preload="torch.distributed.fsdp,torch.distributed.checkpoint.state_dict"):
+def run_ranks(ranks, *arguments, flags=(), preload="torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
+              under=(), variables=None):
     """Starts this test once more on each rank, by the launcher and with the package that its arguments name. Returns
-    the ended run, which must succeed."""
+    the ended run, which must succeed. under: a program, with arguments, that starts the launcher."""
     program, acclaunch, package = sys.argv[:3]
-    run = subprocess.run([acclaunch, *flags, "--cpu", "--num_processes", str(ranks), "--preload",
+    run = subprocess.run([*under, acclaunch, *flags, "--cpu", "--num_processes", str(ranks), "--preload",
                           f"torch._dynamo,{preload}", os.path.abspath(program), *arguments],
-                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable} | (variables or {}),
                          capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == 0, run.stdout + run.stderr
     return run
