@@ -3,9 +3,12 @@
 
     python bench/quantized.py [--bin build/release/bin] [--data FILE] [--steps 2000] [--every 100] [--machines 2]
                               [--ranks R] [--strategies full,ddp] [--model 4M|1M] [--dtype fp32|bf16] [--micro_batch 1]
+                              [--output NAME] [--limit 0.1]
 
 Machines are launchers on this machine, which exchange over TCP. All runs begin with the same weights and read the same
-text: FILE, by default the documents of this project. A point is the mean loss of --every steps.
+text: FILE, by default the documents of this project. A point is the mean loss of --every steps. NAME.json and NAME.svg
+get the curves, after each strategy. Exits with 1 if a last point differs from that of the first run by more than --limit
+percent.
 """
 import argparse
 import json
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import charts
 import train
 from names import some_of
 
@@ -47,6 +51,18 @@ def losses(args, folder, strategy, kinds):
     return [sum(found[first:first + args.every]) / args.every for first in range(0, len(found), args.every)]
 
 
+def write_curves(args, all_curves):
+    """all_curves: by strategy and run, the points."""
+    points = {strategy: {run: [[(i + 1) * args.every, loss] for i, loss in enumerate(curve)]
+                         for run, curve in curves.items()} for strategy, curves in all_curves.items()}
+    settings = {name: getattr(args, name) for name in ("model", "dtype", "machines", "ranks", "steps", "every", "lr",
+                                                       "micro_batch")}
+    args.output.with_suffix(".json").write_text(json.dumps({"settings": settings, "losses": points}, indent=1) + "\n")
+    args.output.with_suffix(".svg").write_text(charts.lines(
+        "Loss with quantised and with exact communication", list(points.items()), len(points), "optimizer step", "loss",
+        dashes=("exact",)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "build/release/bin")
@@ -61,7 +77,12 @@ def main():
     parser.add_argument("--dtype", choices=train.PRECISIONS, default="fp32")
     parser.add_argument("--micro_batch", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--output", type=pathlib.Path)
+    parser.add_argument("--limit", type=float, default=float("inf"))
     args = parser.parse_args()
+    if args.steps % args.every:
+        parser.error(f"--steps {args.steps}: expected a multiple of --every {args.every}")
+    all_curves, is_close = {}, True
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         texts = [args.data] if args.data else sorted((ROOT / "docs").glob("*.md"))
@@ -75,8 +96,14 @@ def main():
             for i, point in enumerate(zip(*curves.values())):
                 print(f"{(i + 1) * args.every:8}" + "".join(f"{loss:16.4f}" for loss in point), flush=True)
             first, *others = (curve[-1] for curve in curves.values())
-            print("last, relative to the first: " + ", ".join(f"{100 * (loss / first - 1):+.2f} %" for loss in others))
+            percents = [100 * (loss / first - 1) for loss in others]
+            print("last, relative to the first: " + ", ".join(f"{each:+.3f} %" for each in percents), flush=True)
+            is_close &= all(abs(each) <= args.limit for each in percents)  # NaN is not
+            all_curves[strategy] = curves
+            if args.output:
+                write_curves(args, all_curves)
+    return 0 if is_close else f"a loss differs by more than {args.limit} %"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
