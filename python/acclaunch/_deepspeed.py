@@ -802,6 +802,14 @@ def _set_gradient(self, value):
     _write_gradient(self, value)
 
 
+_write_data = DTensor.data.fset
+
+
+def _set_data(self, value):
+    """`parameter.data = value`. For the program the parameter has the dtype of forwards, and so may the value."""
+    _write_data(self, value.to(self.dtype) if _is_served(self) and isinstance(value, torch.Tensor) else value)
+
+
 _zero_grad = torch.nn.Module.zero_grad
 
 
@@ -850,6 +858,7 @@ def _status(tensor):
 
 def serve_tensors():
     DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _reduce_whole
+    DTensor.data = property(DTensor.data.fget, _set_data)
     DTensor.grad = property(DTensor.grad.fget, _set_gradient)
     torch.nn.Module.zero_grad = _zero_grad_of_module
 

@@ -125,6 +125,12 @@ def _may_change(function, keywords):
         getattr(function, "__module__", None) or "").startswith("torch.distributed.")
 
 
+def _has_one_row(tensor, error):
+    """True if torch has refused to change a DTensor of one row with the values of a replicated one."""
+    return "in-place operations that require placement changes" in str(error) and isinstance(tensor, DTensor) and not (
+        torch.is_grad_enabled() and tensor.requires_grad)
+
+
 def _change_elements(function, name, tensor, arguments, keywords):
     """By a whole copy of a sharded DTensor. Collective."""
     whole = _full_tensor(tensor.detach()).clone()
@@ -200,18 +206,25 @@ def _is_in_graph(value):
     return any(each.grad_fn is not None for each in found)
 
 
-def _of_one_kind(function, arguments, keywords, changes, given):
-    """Calls a function that changes a DTensor with DTensors, and any other one with plain tensors. given: all
-    tensors."""
+def _of_one_kind(function, name, first, arguments, keywords, changes, given):
+    """Calls a function that changes a DTensor, its first argument, with DTensors of one mesh, and any other one with
+    plain tensors. given: all tensors."""
     mesh = next(each.device_mesh for each in given if isinstance(each, DTensor))
 
     def convert(tensor):
         if isinstance(tensor, DTensor):
-            return tensor if changes else _whole(tensor)
+            if changes and tensor.device_mesh == mesh:
+                return tensor
+            tensor = _whole(tensor)
         return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False) if changes else tensor
 
     arguments, keywords = map_tensors(convert, (arguments, keywords))
-    found = function(*arguments, **keywords)
+    try:
+        found = function(*arguments, **keywords)
+    except RuntimeError as error:
+        if not _has_one_row(first, error):
+            raise
+        return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
     plain = [each for each in given if not isinstance(each, DTensor)]
     return found if changes else _mark_views(found, (arguments, keywords), plain, mesh)
 
@@ -270,14 +283,14 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
-                if "in-place operations that require placement changes" in str(error) and not (
-                        torch.is_grad_enabled() and first.requires_grad):  # a parameter with one row
+                if _has_one_row(first, error):
                     return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
-                is_mixed = "got mixed torch.Tensor and DTensor" in str(error)
+                is_mixed = "got mixed torch.Tensor and DTensor" in str(error) or \
+                    "on inputs with different meshes" in str(error)  # as a teacher's and a student's
                 if name in _ACTIONS or not is_mixed and (changes and not stands_for_whole
                                                          or _may_change(function, keywords)):
                     raise
-        return _of_one_kind(function, arguments, keywords, changes, given)
+        return _of_one_kind(function, name, first, arguments, keywords, changes, given)
 
 
 def whole_outside(parameters):
@@ -345,8 +358,6 @@ def _set_data(self, value):
     """`tensor.data = value`. torch exchanges the memory of a DTensor, which has none, and leaves its local tensor. Of a
     plain value it gets its rows."""
     if isinstance(value, torch.Tensor) and value.shape == self.shape:
-        if getattr(self, "_acc_whole", False):  # the program may take it for one in the dtype that it computes with
-            value = value.to(self.dtype)
         value = _rows.distributed(value.detach(), self)
         value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
     elif isinstance(value, torch.Tensor) and _rows.is_row(self):  # torch would change the shape alone

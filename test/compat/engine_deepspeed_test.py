@@ -453,6 +453,14 @@ def gathered():
     parameters, state = torch.load(stream)
     assert {*map(type, parameters)} == {nn.Parameter} and type(state["exp_avg"]) is torch.Tensor
     assert all(torch.equal(each, value) for each, value in zip(parameters, weights(trial).values()))
+    teacher, student = (Trial(OURS, stage, scalar=False, **ADAM) for stage in (0, 2))  # on different meshes
+    student.train(2)
+    for target, source in ((teacher, student), (student, teacher)):
+        expected = {name: value * 0.5 + weights(source)[name] * 0.25 for name, value in weights(target).items()}
+        for one, other in zip(target.net.parameters(), source.net.parameters()):
+            one.data.mul_(0.5).add_(other.data, alpha=0.25)
+        for name, value in weights(target).items():
+            torch.testing.assert_close(value, expected[name])
     other = distribute_tensor(torch.ones(4), _rows.mesh_of((2,)), [Shard(0)])  # not of an engine
     assert type(other.cpu()) is DTensor
     torch.save(other, io.BytesIO())

@@ -339,14 +339,6 @@ def changed_in_gathered(change):
     return run
 
 
-def of_another_rank(acc):
-    runtime = acc.Runtime()
-    runtime.rank = 1  # as if the ranks had changed places since
-    model = sharded(acc, runtime=runtime)
-    with tempfile.TemporaryDirectory() as folder:
-        acc.CheckpointSeries(runtime, folder).resume(model, acc.SGD(model))
-
-
 def backward_in_gathered(acc):
     model = sharded(acc)
     with acc.gathered(model):
@@ -431,8 +423,6 @@ MISTAKES = {
         ("changed", torch.Tensor.zero_), ("rows exchanged", lambda data: data.copy_(data.flip(0))),
         ("bytes of the last value exchanged", lambda data: data.view(torch.uint8)[-1, -4:].copy_(
             data.view(torch.uint8)[-1, -4:].flip(0))))},
-    "another rank than at the start": (of_another_rank, "NotSupportedError",
-                                       "rank 1 of 1 ranks is now rank 0 of 1 .--elastic_replicas"),
     "a backward in gathered": (backward_in_gathered, "InvalidArgumentError", "lose the gradients"),
     "a step in gathered": (step_in_gathered, "InvalidArgumentError",
                            r"optimizer.step\(\) in acc.gathered"),
