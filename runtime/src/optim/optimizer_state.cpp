@@ -2,6 +2,7 @@
 #include "optim/optimizer_state.hpp"
 
 #include "flight/recorder.hpp"
+#include "kernels/packed_states.hpp"
 #include "model/orig_params.hpp"
 #include "sharding/initial_values.hpp"
 
@@ -260,8 +261,12 @@ std::vector<OptimizerState::Moment> OptimizerState::moments_of(
   std::vector<Moment> moments;
   if (own_rule() == nullptr) {
     for (const std::string& kind : program_rule()->states) {
-      moments.push_back(
-          {kind, DType::float32, context.allocate_working(flat.owned().numel, "moments"), {}});
+      moments.push_back({kind,
+                         DType::float32,
+                         context.allocate_working(flat.owned().numel, "moments"),
+                         {},
+                         flat.layout(),
+                         flat.owned()});
       moments.back().parameters.resize(flat.parameters().size());
       std::iota(moments.back().parameters.begin(), moments.back().parameters.end(), 0U);
     }
@@ -271,17 +276,26 @@ std::vector<OptimizerState::Moment> OptimizerState::moments_of(
       matrix_rule_ ? std::vector<std::string>() : own_rule()->states(RuleScope::matrices);
   const std::vector<std::string> of_others = own_rule()->states(RuleScope::others);
   for (const std::string& kind : own_rule()->states()) {
-    Moment moment{kind, context.precision.moments, nullptr, {}};
+    Moment moment{kind, context.precision.moments, nullptr, {}, flat.layout(), flat.owned()};
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       if (std::ranges::count(matrices[i] ? of_matrices : of_others, kind) != 0) {
         moment.parameters.push_back(i);
       }
     }
-    if (!moment.parameters.empty()) {
-      moment.values =
-          context.allocate_state(flat.owned().numel, "moments", context.precision.moments);
-      moments.push_back(std::move(moment));
+    if (moment.parameters.empty()) {
+      continue;
     }
+    // Updates in files are of whole pages, which all arrays have in common.
+    if (!context.swap && std::ranges::count(of_matrices, kind) == 0) {
+      const auto shards = static_cast<int>(flat.layout().padded_numel / flat.owned().numel);
+      const auto own = static_cast<int>(flat.owned().offset / flat.owned().numel);
+      moment.layout = sharding::lay_out_some(flat.layout(), moment.parameters, shards);
+      const std::int64_t numel = moment.layout.padded_numel / shards;
+      moment.owned = {numel * own, numel};
+    }
+    moment.values =
+        context.allocate_state(moment.owned.numel, "moments", context.precision.moments);
+    moments.push_back(std::move(moment));
   }
   return moments;
 }
@@ -743,14 +757,13 @@ void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
 
 void OptimizerState::before_update(const FlatState& state) {
   device::Device& updater = *model_->context().updater;
-  const auto before_write = [&](const void* values, DType dtype) {
-    const std::size_t nbytes =
-        static_cast<std::size_t>(state.flat->owned().numel) * nbytes_of(dtype);
+  const auto before_write = [&](const void* values, std::int64_t numel, DType dtype) {
+    const std::size_t nbytes = static_cast<std::size_t>(numel) * nbytes_of(dtype);
     model_->late_copies.before_write(updater, {static_cast<const std::byte*>(values), nbytes});
   };
-  before_write(state.flat->master(), state.flat->stored());
+  before_write(state.flat->master(), state.flat->owned().numel, state.flat->stored());
   for (const Moment& each : state.moments) {
-    before_write(each.values->data(), each.dtype);
+    before_write(each.values->data(), each.owned.numel, each.dtype);
   }
 }
 
@@ -861,26 +874,61 @@ optim::GroupTable& OptimizerState::changeable_rates() {
   return rates_;
 }
 
+namespace {
+
+/// Position in a state of element `begin` of the shard, where the part of a parameter or 0 begins.
+std::int64_t position(const OptimizerState::Moment& moment, const FlatParameter& flat,
+                      std::int64_t begin) {
+  if (moment.owned.numel == flat.owned().numel) {
+    return begin;
+  }
+  const std::int64_t at = flat.owned().offset + begin;
+  const std::vector<std::int64_t>& offsets = flat.layout().offsets;
+  const auto next = std::ranges::upper_bound(offsets, at);
+  const auto i = static_cast<std::size_t>(next - offsets.begin() - 1);
+  return moment.layout.offsets[i] + (at - offsets[i]) - moment.owned.offset;
+}
+
+}  // namespace
+
 void OptimizerState::update(FlatState& state, std::span<const kernels::UpdateStep> updates,
                             const float* clip, StepInfo& info) {
   const auto& context = model_->context();
   FlatParameter& flat = *state.flat;
+  device::Device& updater = *context.updater;
   device::UpdateArrays arrays = flat.update_arrays(steps + 1);
-  // The states of the parameters in `tiles`, in the rule's order.
-  std::array<void**, 3> places = {&arrays.first, &arrays.second, &arrays.third};
-  const std::vector<std::string> kinds = own_rule()->states(RuleScope::others);
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    const auto found = std::ranges::find(state.moments, kinds[i], &Moment::kind);
-    *places[i] = found != state.moments.end() ? found->values->data() : nullptr;
-  }
   arrays.clip = clip;
+  const std::vector<std::string> kinds = own_rule()->states(RuleScope::others);
+  // The arrays from an element on, with the states of the parameters in `tiles`, in the rule's
+  // order.
+  const auto arrays_from = [&](std::int64_t begin) {
+    device::UpdateArrays own = kernels::arrays_from(arrays, static_cast<std::size_t>(begin));
+    const std::array<void**, 3> places = {&own.first, &own.second, &own.third};
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      const auto found = std::ranges::find(state.moments, kinds[i], &Moment::kind);
+      if (found != state.moments.end()) {
+        *places[i] =
+            found->values->as<std::byte>() +
+            position(*found, flat, begin) * static_cast<std::int64_t>(nbytes_of(found->dtype));
+      }
+    }
+    return own;
+  };
+  const bool is_compact = std::ranges::any_of(
+      state.moments, [&](const Moment& each) { return each.owned.numel < flat.owned().numel; });
   const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
     const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "optimizer", "update",
                              "tile");
     for (const optim::GroupRanges& part : tile) {
-      device::Device& updater = *context.updater;
-      updater.update(updates[part.group], arrays, part.ranges, updater.compute());
+      if (!is_compact) {
+        updater.update(updates[part.group], arrays_from(0), part.ranges, updater.compute());
+      }
+      for (std::size_t i = 0; is_compact && i < part.ranges.size(); ++i) {
+        const device::UpdateRange& each = part.ranges[i];
+        const device::UpdateRange own{0, each.numel, each.decays};
+        updater.update(updates[part.group], arrays_from(each.begin), {&own, 1}, updater.compute());
+      }
     }
     ++info.tiles;
   }

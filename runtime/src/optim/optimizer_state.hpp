@@ -57,10 +57,12 @@ class OptimizerState {
 
   /// One moment of a flat parameter: [owned().numel], memory of the updater.
   struct Moment {
-    std::string kind;  ///< key of the rule's state, also in checkpoints
-    DType dtype;       ///< PrecisionPolicy::moments; float32 for a rule of the program
-    device::MemoryPtr values;
+    std::string kind;          ///< key of the rule's state, also in checkpoints
+    DType dtype;               ///< PrecisionPolicy::moments; float32 for a rule of the program
+    device::MemoryPtr values;  ///< [owned.numel]
     std::vector<std::size_t> parameters;  ///< indices of those that have it
+    sharding::FlatLayout layout;          ///< of the flat parameter, or of `parameters` alone
+    sharding::Shard owned;                ///< this rank's
   };
   struct FlatState {
     sharding::FlatParameter* flat;

@@ -35,6 +35,43 @@ FlatLayout lay_out_rows(std::int64_t numel, std::int64_t rows, int shards) {
   return layout;
 }
 
+// A part that goes on in the next shard is at the end of its shard.
+FlatLayout lay_out_some(const FlatLayout& layout, std::span<const std::size_t> parameters,
+                        int shards) {
+  const std::int64_t size = layout.padded_numel / shards;
+  FlatLayout some = layout;
+  some.shard_numel = 0;
+  for (int shard = 0; shard < shards; ++shard) {
+    std::int64_t end = 0;
+    for (const std::size_t i : parameters) {
+      end += round_up(overlap(layout, i, {size * shard, size}).numel, kAlignment);
+    }
+    some.shard_numel = std::max(some.shard_numel, end);
+  }
+  if (some.shard_numel == size) {
+    return layout;
+  }
+  some.padded_numel = some.shard_numel * shards;
+  some.numel = 0;
+  std::ranges::fill(some.numels, 0);
+  std::ranges::fill(some.offsets, 0);
+  for (int shard = 0; shard < shards; ++shard) {
+    std::int64_t end = 0;
+    for (const std::size_t i : parameters) {
+      const Overlap part = overlap(layout, i, {size * shard, size});
+      if (part.numel > 0 && part.in_parameter == 0) {
+        const bool goes_on = part.numel < layout.numels[i];
+        some.offsets[i] =
+            some.shard_numel * shard + (goes_on ? some.shard_numel - part.numel : end);
+        some.numels[i] = layout.numels[i];
+        some.numel += layout.numels[i];
+      }
+      end += round_up(part.numel, kAlignment);
+    }
+  }
+  return some;
+}
+
 Overlap overlap(const FlatLayout& layout, std::size_t index, Shard shard) {
   const std::int64_t first = layout.offsets[index];
   const std::int64_t begin = std::max(first, shard.offset);

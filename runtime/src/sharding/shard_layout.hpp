@@ -3,6 +3,7 @@
 
 #include "sharding/policy.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -40,6 +41,12 @@ FlatLayout lay_out(std::span<const std::int64_t> numels, int shards);
 /// The layout of one parameter that is divided by rows (`ModelOptions::by_rows`). Without a gap
 /// between shards: shard r begins with row r * ceil(rows / shards). rows: its first dimension.
 FlatLayout lay_out_rows(std::int64_t numel, std::int64_t rows, int shards);
+
+/// The layout of some parameters of a flat parameter without the others, which have no elements in
+/// it: of each shard the same parts of them. All shards have the size of the largest. parameters:
+/// indices, rising. shards: the number of equal parts of `layout`.
+FlatLayout lay_out_some(const FlatLayout& layout, std::span<const std::size_t> parameters,
+                        int shards);
 
 /// The part of a parameter that lies in a shard.
 struct Overlap {

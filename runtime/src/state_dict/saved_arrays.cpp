@@ -56,6 +56,8 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
     for (const auto& moment : state.moments) {
       arrays.push_back(array_of(model, *state.flat, moment.kind, moment.values->data(),
                                 moment.dtype, moment.parameters));
+      arrays.back().layout = &moment.layout;
+      arrays.back().owned = moment.owned;
     }
     for (std::size_t i = 0; state.packed && i < state.packed->states().size(); ++i) {
       arrays.push_back(array_of(model, *state.flat, state.packed->states()[i].kind, nullptr,

@@ -7,6 +7,7 @@
 #include "optim/sketch.hpp"
 #include "optim/update.hpp"
 #include "sharding/context.hpp"
+#include "sharding/shard_layout.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,8 @@ namespace {
 
 using acc::optim::named;
 using acc::optim::Rule;
+using acc::sharding::FlatLayout;
+using acc::sharding::Overlap;
 
 /// Returns the rule with the settings of an optimizer of torch or DeepSpeed.
 Rule rule_of(const std::string& name, const nlohmann::json& settings) {
@@ -310,4 +313,38 @@ TEST_CASE("sketch: the sketches of parts, at any place, add up to that of the wh
   // Computed with Python from the formula in docs/formats/recording.md.
   CHECK(whole.squares == 8501650.0);
   CHECK(whole.numbers == std::array{-2418.0, -4826.0, -224.0, -1894.0});
+}
+
+TEST_CASE("the layout of some parameters has the same parts of them in each shard") {
+  struct Case {
+    std::vector<std::int64_t> numels;
+    std::vector<std::size_t> some;
+    int shards;
+    std::int64_t shard_numel;  ///< of the layout of some
+  };
+  for (const Case& each : {
+           Case{{100, 16, 500, 7}, {1, 3}, 1, 16 + 16}, Case{{100, 16, 500, 7}, {1, 3}, 2, 16},
+           Case{{320, 40, 20, 280}, {1, 2}, 2, 16 + 32},  // the 40 lie in two shards
+           Case{{20, 280, 40, 280, 20}, {0, 2, 4}, 2, 32 + 32},
+           Case{{16, 16, 600}, {0, 1}, 4, 16 + 16},  // no part in three shards
+           Case{{20, 500, 20}, {1}, 4, 144},         // a whole shard: not compact
+       }) {
+    CAPTURE(each.shards);
+    const FlatLayout all = acc::sharding::lay_out(each.numels, each.shards);
+    const FlatLayout some = acc::sharding::lay_out_some(all, each.some, each.shards);
+    CHECK(some.shard_numel == each.shard_numel);
+    CHECK(some.padded_numel == each.shard_numel * each.shards);
+    for (int shard = 0; shard < each.shards; ++shard) {
+      std::int64_t end = 0;
+      for (const std::size_t i : each.some) {
+        const Overlap from = overlap(all, i, all.shard(shard));
+        const Overlap part = overlap(some, i, some.shard(shard));
+        CHECK(part.numel == from.numel);
+        CHECK(part.in_parameter == from.in_parameter);
+        CHECK(part.in_shard % acc::sharding::kAlignment == 0);
+        CHECK((part.numel == 0 || part.in_shard >= end));
+        end = std::max(end, part.in_shard + part.numel);
+      }
+    }
+  }
 }

@@ -209,6 +209,18 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
          (options.offload == "any" || options.offload == offload.name);
 }
 
+/// The sum of `of` each of the units' matrices.
+template <typename Of>
+std::int64_t sum_over_matrices(const ModelSize& model, const Of& of) {
+  std::int64_t sum = 0;
+  for (const ModelPart& part : model.parts) {
+    for (const MatrixCount& each : part.matrices) {
+      sum += part.unit ? part.count * each.count * of(each.rows, each.columns) : 0;
+    }
+  }
+  return sum;
+}
+
 /// Elements of the states that lie on the owners of the units' matrices, of all ranks. Those of the
 /// root's parameters, sums over rows and columns of Adafactor, are too small to count.
 std::int64_t owned_numel(const ModelSize& model, const OptimizerRule& rule) {
@@ -218,15 +230,17 @@ std::int64_t owned_numel(const ModelSize& model, const OptimizerRule& rule) {
                     ": its states have the sides of matrices, which a number of parameters does "
                     "not tell; give a config.json or a safetensors file");
   }
-  std::int64_t sum = 0;
-  for (const ModelPart& part : model.parts) {
-    for (const MatrixCount& each : part.matrices) {
-      sum += part.unit
-                 ? part.count * each.count * usual_owned_numel(rule, {each.rows, each.columns})
-                 : 0;
-    }
-  }
-  return sum;
+  return sum_over_matrices(model, [&](std::int64_t rows, std::int64_t columns) {
+    return usual_owned_numel(rule, {rows, columns});
+  });
+}
+
+/// Elements of the units' matrices. Of a model of which only their number is known, all elements.
+std::int64_t matrix_numel(const ModelSize& model) {
+  return model.knows_matrices
+             ? sum_over_matrices(
+                   model, [](std::int64_t rows, std::int64_t columns) { return rows * columns; })
+             : model.numel() - model.root();
 }
 
 /// Returns acclaunch's own table: one row per strategy and offload.
@@ -235,28 +249,31 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
   const OptimizerRule& rule = *find_optimizer_rule(options.optimizer);
   const auto moments = static_cast<int>(usual_arrays(rule, RuleScope::all));
   const auto root_moments = static_cast<int>(usual_arrays(rule, RuleScope::others));
-  TrainingSize size{.numel = model.numel(),
-                    .largest_unit = model.largest_unit(),
-                    .root = model.root(),
-                    .num_processes = options.num_processes,
-                    .num_local = options.num_local,
-                    .sixteen_bit = options.mixed_precision != "no",
-                    .low_precision = options.low_precision,
-                    .moments = moments,
-                    .more_root_moments = root_moments - moments,
-                    .owned = owned_numel(model, rule),
-                    .wholes = !rule.has_matrices()     ? 0
-                              : rule.has_wholes_only() ? model.numel()
-                                                       : model.numel() - model.root(),
-                    .states_8bit = options.states_8bit,
-                    .on_cpu = options.cpu,
-                    .widens = options.cpu_widens,
-                    .no_sync = options.no_sync,
-                    .save_async = options.save_async,
-                    .memory_checkpoints = options.memory_checkpoint_every > 0,
-                    .nvme = options.nvme == "all"         ? Offload::all
-                            : options.nvme == "optimizer" ? Offload::optimizer
-                                                          : Offload::none};
+  TrainingSize size{
+      .numel = model.numel(),
+      .largest_unit = model.largest_unit(),
+      .root = model.root(),
+      .num_processes = options.num_processes,
+      .num_local = options.num_local,
+      .sixteen_bit = options.mixed_precision != "no",
+      .low_precision = options.low_precision,
+      .moments = moments,
+      .more_root_moments = root_moments - moments,
+      .absent_moments = moments - static_cast<int>(usual_arrays(rule, RuleScope::matrices)),
+      .matrices = matrix_numel(model),
+      .owned = owned_numel(model, rule),
+      .wholes = !rule.has_matrices()     ? 0
+                : rule.has_wholes_only() ? model.numel()
+                                         : model.numel() - model.root(),
+      .states_8bit = options.states_8bit,
+      .on_cpu = options.cpu,
+      .widens = options.cpu_widens,
+      .no_sync = options.no_sync,
+      .save_async = options.save_async,
+      .memory_checkpoints = options.memory_checkpoint_every > 0,
+      .nvme = options.nvme == "all"         ? Offload::all
+              : options.nvme == "optimizer" ? Offload::optimizer
+                                            : Offload::none};
   const bool has_snapshots = size.save_async || size.memory_checkpoints;
   std::vector<Row> rows = {
       {"strategy", "offload", "parameters", "gradients", "optimizer", "gathered", "buffers"}};

@@ -60,7 +60,8 @@ class Model {
  private:
   /// Numbers that the optimizer keeps of all parameters.
   [[nodiscard]] std::int64_t moments() const {
-    return size_.moments * size_.numel + size_.more_root_moments * size_.root;
+    const std::int64_t all = size_.moments * size_.numel + size_.more_root_moments * size_.root;
+    return size_.nvme == Offload::none ? all - size_.absent_moments * size_.matrices : all;
   }
   /// Bytes of weights and moments in a checkpoint.
   [[nodiscard]] std::int64_t saved() const {

@@ -23,16 +23,19 @@ struct TrainingSize {
   bool low_precision = false;  ///< weights loaded and trained in 16 bits, without mixed precision
   int moments = 2;             ///< numbers that the optimizer keeps per parameter
   int more_root_moments = 0;   ///< added to them for the parameters of the root
-  std::int64_t owned = 0;      ///< numbers that all ranks keep of the matrices that they own
-  std::int64_t wholes = 0;     ///< elements of the units whose matrices are updated as wholes
-  bool states_8bit = false;    ///< these numbers have 8 bits, in blocks of 256 with a scale
-  bool on_cpu = false;         ///< all workers are on one machine and compute on the CPU
-  bool widens = false;         ///< on the CPU: 16-bit weights are converted to fp32 to compute
-  bool copies = false;         ///< on the CPU: each rank has its own copy (ACC_SHM_GATHER=copy)
-  bool prefetches = false;     ///< gathers a unit while another one is in use; on a GPU always
-  bool overlaps = true;        ///< reductions run during the backward pass (overlap_comm)
-  bool no_sync = false;        ///< accumulates gradients of micro-steps without reducing them
-  bool save_async = false;     ///< checkpoints are written beside the training
+  int absent_moments = 0;     ///< of the units' matrices: those of `moments` that they do not have;
+                              ///< arrays in files have room for them
+  std::int64_t matrices = 0;  ///< elements of the units' matrices
+  std::int64_t owned = 0;     ///< numbers that all ranks keep of the matrices that they own
+  std::int64_t wholes = 0;    ///< elements of the units whose matrices are updated as wholes
+  bool states_8bit = false;   ///< these numbers have 8 bits, in blocks of 256 with a scale
+  bool on_cpu = false;        ///< all workers are on one machine and compute on the CPU
+  bool widens = false;        ///< on the CPU: 16-bit weights are converted to fp32 to compute
+  bool copies = false;        ///< on the CPU: each rank has its own copy (ACC_SHM_GATHER=copy)
+  bool prefetches = false;    ///< gathers a unit while another one is in use; on a GPU always
+  bool overlaps = true;       ///< reductions run during the backward pass (overlap_comm)
+  bool no_sync = false;       ///< accumulates gradients of micro-steps without reducing them
+  bool save_async = false;    ///< checkpoints are written beside the training
   bool memory_checkpoints = false;  ///< memory_checkpoint_every
   Offload nvme = Offload::none;  ///< on the CPU: moments (not those in 8 bits) and separate master
                                  ///< weights, or also the weights, are in files

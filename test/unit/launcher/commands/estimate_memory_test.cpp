@@ -272,24 +272,29 @@ TEST_CASE("estimate-memory: rules for matrices: arrays of a unit, of the root, a
     const char* rule;
     int unit;
     int root;
+    int matrices;
     std::int64_t owned;  ///< of a matrix [4, 10001], whose longer side has no square
   };
   constexpr std::int64_t kMatrix = std::int64_t{4} * 10001;
-  for (const Row& row :
-       {Row{"muon", 3, 2, 0}, Row{"soap", 2, 2, 2 * kMatrix + 2 * 16}, Row{"shampoo", 2, 2, 2 * 16},
-        Row{"adafactor", 0, 0, 4 + 10001}, Row{"adamw", 2, 2, 0}}) {
+  for (const Row& row : {Row{"muon", 3, 2, 1, 0}, Row{"soap", 2, 2, 0, 2 * kMatrix + 2 * 16},
+                         Row{"shampoo", 2, 2, 0, 2 * 16}, Row{"adafactor", 0, 0, 0, 4 + 10001},
+                         Row{"adamw", 2, 2, 2, 0}}) {
     CAPTURE(row.rule);
     const acc::OptimizerRule& rule = *acc::find_optimizer_rule(row.rule);
     CHECK(acc::usual_arrays(rule, RuleScope::all) == row.unit);
     CHECK(acc::usual_arrays(rule, RuleScope::others) == row.root);
+    CHECK(acc::usual_arrays(rule, RuleScope::matrices) == row.matrices);
     CHECK(acc::usual_owned_numel(rule, {4, 10001}) == row.owned);
   }
   commands::TrainingSize size = four_gpus();
   size.moments = 3;
   size.more_root_moments = -1;
+  size.absent_moments = 2;
+  size.matrices = kParameters - size.root - 4096;
   size.owned = 4 * kParameters;
   size.wholes = kParameters - size.root;
-  const std::int64_t kept = 4 * (3 * kParameters - size.root) / 4 + 4 * kParameters;
+  const std::int64_t kept =
+      4 * (3 * kParameters - size.root - 2 * size.matrices) / 4 + 4 * kParameters;
   const commands::RankMemory offloaded =
       commands::rank_memory(size, Strategy::full_shard, commands::Offload::optimizer);
   CHECK(offloaded.optimizer == kept + 4 * (2 * size.wholes + size.wholes / 4));
