@@ -290,9 +290,10 @@ class CheckpointSeries:
 
     def keep_in_memory(self, module, optimizer, state=None, of_rank=None):
         """Begins to copy the state to memory that outlives this process, if the number of steps is a multiple of
-        the setting memory_checkpoint_every and the launcher gives such memory. Called after each step. Returns
-        True if it has begun; the copy is made beside the training. A failure is a warning. All ranks call it. Raises
-        PeerLostError if the ranks of an elastic job (--elastic_replicas) change now: `rejoin`."""
+        the setting memory_checkpoint_every, or the ranks of an elastic job change now, and the launcher gives such
+        memory. Called after each step. Returns True if it has begun; the copy is made beside the training. A failure is
+        a warning. All ranks call it. Raises PeerLostError if the ranks of an elastic job (--elastic_replicas) change
+        now: `rejoin`."""
         if not self._library.read("checkpoint_series_is_memory_due", c.c_int32, self._handle, optimizer.handle):
             return False
         kept = c.c_int32()

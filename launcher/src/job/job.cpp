@@ -409,9 +409,13 @@ asio::awaitable<void> Job::renew_round() {
   }
   round_ = std::move(next);
   if (!can_rejoin(before, *round_)) {
+    say("the next round has other ranks on this machine, or machines with different numbers of "
+        "workers: starting all workers again");
     co_return;
   }
-  co_await fork_replacements();
+  if (!plan_.preload.modules.empty()) {
+    co_await fork_replacements();
+  }
   if (attempt_->supervisor->state() != supervision::AttemptState::holding) {
     co_return;
   }
@@ -493,7 +497,7 @@ asio::awaitable<void> Job::fork_replacements() {
         std::ranges::count_if(attempt_->supervisor->workers(),
                               [](const auto& worker) { return worker.end.has_value(); }));
   };
-  for (int forked = 0; !plan_.preload.modules.empty() && forked < num_ended();) {
+  for (int forked = 0; forked < num_ended();) {
     forked = num_ended();
     co_await fork_workers(forked);
   }

@@ -550,8 +550,8 @@ void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_said = control_ && plan_.manager.merges_output && end.cause == Cause::stop;
   forget_unexplained();
   if (end.cause == Cause::join) {
-    announce(end.reason + (keeps_workers(end) ? "; the workers go on, with it after this step"
-                                              : "; starting all workers again"));
+    announce(end.reason +
+             (keeps_workers(end) ? "; the workers go on" : "; starting all workers again"));
   } else if (end.cause == Cause::membership || end.cause == Cause::other) {
     // Machine 0 prints the reason, unless it may be lost itself or only this machine knows it.
     const bool is_known_to_0 = end.machine_rank != 0 && (end.machine_rank > 0 || end.host != host_);

@@ -4,7 +4,7 @@
 Command line: PYTHON FLAGS -c BOOT THIS_FILE CONTROL FLAGS+1 MODULES COMMAND..., where CONTROL is a SEQPACKET socket
 to the launcher and COMMAND is that of a worker. It runs outside __main__, which is the program's.
 
-    launcher                server                           forker, one per attempt
+    launcher                server                           forker, for each set of workers
     (starts it)             imports MODULES; R times, or F reason
     B [cgroup]              forks the forker, waits for it   joins the control group; B
     W socket                                                 forks a worker with this socket; W, or F reason

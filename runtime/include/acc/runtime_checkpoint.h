@@ -167,10 +167,10 @@ ACC_API acc_status acc_checkpoint_series_is_memory_due(const acc_checkpoint_seri
                                                        const acc_optimizer* optimizer,
                                                        int32_t* due) ACC_NOEXCEPT;
 /* Begins to copy the state to memory that outlives this process, if the number of steps is a
- * multiple of the setting memory_checkpoint_every and the launcher gives such memory; a thread
- * makes the copy beside the training. Called after each step, on all ranks. kept: receives 1 if it
- * has begun, else 0; may be NULL. A failure is a warning. Not collective. ACC_PEER_LOST: the ranks
- * of an elastic job (--elastic_replicas) change now. */
+ * multiple of the setting memory_checkpoint_every, or the ranks of an elastic job
+ * (--elastic_replicas) change now, and the launcher gives such memory; a thread makes the copy
+ * beside the training. Called after each step, on all ranks. kept: receives 1 if it has begun, else
+ * 0; may be NULL. A failure is a warning. Not collective. ACC_PEER_LOST: the ranks change now. */
 ACC_API acc_status acc_checkpoint_series_keep_in_memory(acc_checkpoint_series* series,
                                                         const acc_model* model,
                                                         const acc_optimizer* optimizer,

@@ -348,7 +348,7 @@ void RuntimeState::rejoin() {
   }
   while (true) {
     groups.abort(
-        fmt::format("rank {} gives up groups that have lost a rank", settings.identity.rank),
+        fmt::format("rank {} gives up the groups of the last epoch", settings.identity.rank),
         Errc::peer_lost);
     groups.give_up();
     if (!page_->await_change(epoch_, settings.collective_timeout)) {

@@ -126,12 +126,8 @@ SavedState load_own_values(std::span<const Part> parts, const InputPath& folder,
     std::erase_if(state.of_rank,
                   [](const auto& each) { return each.first.starts_with(kSeedPrefix); });
   }
-  if (of_shards != own && (folder / of_shards).exists()) {
-    const ProgramState values = accelerate::read_random_states(folder / of_shards);
-    const auto found = values.find(kTorchOptimizer);
-    if (found != values.end()) {
-      state.of_rank.insert(*found);
-    }
+  if (!(folder / own).exists() && (folder / of_shards).exists()) {
+    add_values_of_shards(accelerate::read_random_states(folder / of_shards), state.of_rank);
   }
   load_seeds(parts, folder);
   return state;

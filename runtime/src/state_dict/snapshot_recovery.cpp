@@ -396,11 +396,8 @@ SavedState SnapshotRecovery::state() const {
       break;
     }
   }
-  if (context_.settings.elastic_replicas && search_.choice->same_layout) {
-    const auto found = first.of_rank.find(kTorchOptimizer);
-    if (found != first.of_rank.end()) {
-      state.of_rank.insert(*found);
-    }
+  if (search_.choice->same_layout) {
+    add_values_of_shards(first.of_rank, state.of_rank);
   }
   return state;
 }
