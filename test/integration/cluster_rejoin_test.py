@@ -128,8 +128,9 @@ class Training:
                 launcher.expect_status(0)
         expected = losses(self.folder / f"{name}.jsonl")
         apart = [number for number, loss in found.items() if abs(loss - expected[number]) > error]
-        check(not apart, f"{self.name}: the losses of the steps {apart} differ from those of a run with as many "
-                         f"machines in each step\n{self.text()}")
+        check(not apart, f"{self.name}: the losses of the steps {apart} differ from those of a run with as many machines "
+                         f"in each step, {parts}: {[(found[each], expected[each]) for each in apart[:3]]}\n"
+                         f"{self.metrics.read_text()}\n{self.text()}")
         return len(found)
 
 
