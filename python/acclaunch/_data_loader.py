@@ -24,11 +24,11 @@ def _checked_ranks(rank, world_size):
 
 
 def _ranks_of_process():
-    """(rank, number of ranks): of torch.distributed, of the acc.Runtime, or of the launcher."""
+    """(rank, number of ranks): of torch.distributed, of the acc.Runtime that was made last, or of the launcher."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     module = sys.modules.get("acclaunch._runtime")
-    runtime = module.Runtime.newest() if module else None
+    runtime = module.newest_runtime() if module else None
     if runtime is not None:
         return runtime.rank, runtime.world_size
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -72,7 +72,7 @@ class DataBatchSampler(_Positioned, Sampler):
         if (batch_size is None) == (global_batch_size is None):
             raise InvalidArgumentError(f"batch_size is {batch_size} and global_batch_size {global_batch_size}: give "
                                        "one of the two")
-        self._sizes = batch_size, global_batch_size
+        self._sizes, self._begun = (batch_size, global_batch_size), None
         self.size  # raises if it is too small
         if isinstance(data, DataOrder):
             if order:
@@ -98,7 +98,20 @@ class DataBatchSampler(_Positioned, Sampler):
         """Samples of a batch of this rank, rounded down."""
         return self.size // self.world_size
 
+    def begin(self):
+        """An iteration begins, with the ranks of now."""
+        self._begun = self.rank, self.world_size
+
+    def check_ranks(self):
+        """Raises InvalidArgumentError if the ranks have changed since an iteration began, because what was read ahead
+        is not this rank's any more."""
+        if self._begun not in (None, (self.rank, self.world_size)):
+            raise InvalidArgumentError(
+                f"the ranks have changed in an iteration, from rank {self._begun[0]} of {self._begun[1]} to "
+                f"{self.rank} of {self.world_size}: load the state of the loader, and begin another iteration")
+
     def __iter__(self):
+        self.begin()
         at = self.order.position
         epoch = at.epoch
         _check_last(self.order, self.size, self.world_size, at)
@@ -107,6 +120,7 @@ class DataBatchSampler(_Positioned, Sampler):
             if batch.first.epoch != epoch:
                 return
             yield self.order.samples(batch, self.part(batch))
+            self.check_ranks()
             at = batch.next
 
     def __len__(self):
@@ -119,6 +133,7 @@ class DataBatchSampler(_Positioned, Sampler):
 
     def used(self, batches=1):
         """Counts batches as used, in the order in which they were given."""
+        self.check_ranks()
         for _ in range(batches):
             batch = self.order.batch(self.size)
             self.order.advance(batch, self.part(batch) if is_recorded() else None)
@@ -316,14 +331,10 @@ class StatefulDataLoader(_Positioned):
     size = property(lambda self: self._sampler.size)
 
     def _read(self):
-        """What torch's loader gives. Raises InvalidArgumentError if the ranks change meanwhile, because what was read
-        ahead is not this rank's any more."""
-        ranks = self.rank, self.world_size
+        """What torch's loader gives, while the ranks are the same."""
+        self._sampler.begin()
         for each in self._loader:
-            if (self.rank, self.world_size) != ranks:
-                raise InvalidArgumentError(
-                    f"the ranks have changed in an iteration, from rank {ranks[0]} of {ranks[1]} to {self.rank} of "
-                    f"{self.world_size}: load the state of the loader, and begin another iteration")
+            self._sampler.check_ranks()
             yield each
 
     def __iter__(self):

@@ -26,7 +26,7 @@ def _dumped(dump, module):
 
 
 def _stacks():
-    """The stacks of all threads but this one, the innermost call first. Reads no source file: a file system may hang."""
+    """The stacks of all threads but this one, the innermost call first. Reads no source: a file system may hang."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = []
     for ident, frame in sys._current_frames().items():

@@ -264,8 +264,7 @@ class FullyShardedDataParallel(TorchClass):
 
     def _places(self):
         """By each parameter of this wrapper: the places (module, attribute) that hold it."""
-        return {parameter: slots for parameter, slots in places_in(self._parts()).items()
-                if parameter not in self._ignored_params}
+        return places_in(self._parts(), self._ignored_params)
 
     def _names(self):
         """By each parameter of this wrapper: its names in the wrapped module's state dict."""

@@ -205,7 +205,8 @@ class Optimizer:
         values = {name: value for name, value in values.items() if value is not None}
         if schedule in _NAMED_SCHEDULES:
             self._library.optimizer_set_named_schedule(self.handle, schedule.encode(), *by_name(
-                {name: _SHAPES.get(value, value) for name, value in values.items()}))
+                {name: _SHAPES.get(value, value) if name.endswith("_type") else value
+                 for name, value in values.items()}))
         else:
             if not callable(schedule) and schedule not in (*_SCHEDULES,):
                 raise InvalidArgumentError("schedule must be a function or one of " + ", ".join(

@@ -138,6 +138,14 @@ def _to_save(module, optimizer, state, of_rank):
     return model.handle, optimizer.handle, values, len(values)
 
 
+_runtimes = []  # weak references to those of this process, in the order in which they were made
+
+
+def newest_runtime():
+    """The Runtime of this process that was made last; None if there is none."""
+    return next((made for each in reversed(_runtimes) if (made := each()) is not None), None)
+
+
 class Runtime:
     """This process's rank, device and process groups, with the settings that the launcher put into
     the environment; without a launcher, a job of one rank. Collective. Only the thread that made it
@@ -148,8 +156,6 @@ class Runtime:
     `local_rank` (on this machine); `device`, a torch.device; `gradient_accumulation_steps`, the largest number of
     micro-steps per step; `activation_checkpointing`, True if the launcher asks the program to compute forwards again
     in the backward."""
-
-    newest = staticmethod(lambda: None)  # returns the Runtime of this process that was made last
 
     def __init__(self, _plugin=None):
         """_plugin: fields of Accelerate's FullyShardedDataParallelPlugin as text, by name, which win over
@@ -180,7 +186,7 @@ class Runtime:
                                            f"({torch.__version__}) has no CUDA")
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.ExternalStream(info.stream, device=self.device))
-        Runtime.newest = weakref.ref(self)
+        _runtimes.append(weakref.ref(self, _runtimes.remove))
 
     rank = property(lambda self: self._library.runtime_rank(self.handle))
     world_size = property(lambda self: self._library.runtime_world_size(self.handle))

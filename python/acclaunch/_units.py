@@ -117,8 +117,8 @@ def places_in(modules, ignored=()):
         for attribute, parameter in module._parameters.items():
             if parameter is not None and parameter not in ignored:
                 if isinstance(module, torch.jit.ScriptModule):
-                    raise NotSupportedError(f"parameter '{attribute}' of a module of torch.jit ({module.original_name}): "
-                                            "it cannot be exchanged; shard the module without torch.jit")
+                    raise NotSupportedError(f"parameter '{attribute}' of a module of torch.jit ({module.original_name})"
+                                            " cannot be exchanged: shard the module without torch.jit")
                 found.setdefault(parameter, []).append((module, attribute))
     return found
 

@@ -6,7 +6,6 @@ import importlib.util
 import random
 import sys
 import tempfile
-import types
 
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
@@ -268,8 +267,12 @@ def ranks_that_change():
     """As those of an acc.Runtime after a rejoin. The next iteration has the part of the rank of now; one that has read
     ahead for another rank ends."""
     from acclaunch import _runtime
-    runtime = types.SimpleNamespace(rank=1, world_size=3)
-    _runtime.Runtime.newest = lambda: runtime
+
+    class Runtime:
+        rank, world_size = 1, 3
+
+    runtime = Runtime()
+    _runtime.newest_runtime = lambda: runtime
     packed = {"tokens": 4, "lengths": [4] * 60, "shuffle": False}
     for dataset, keywords in ((Numbers(60), {}), (Stream(60), {}), ([[index] * 4 for index in range(60)], packed)):
         of_all = data.StatefulDataLoader(dataset, 6, rank=0, world_size=1, **keywords)
@@ -288,9 +291,17 @@ def ranks_that_change():
         refused(data.InvalidArgumentError, "from rank 1 of 3 to 0 of 2", lambda: next(iteration))
         assert rows(next(iter(loader))) == rows(second)[:3]
         assert (loader.rank, loader.world_size, loader.size, of_rank.size) == (0, 2, 6, 4)
+    sampler = data.DataBatchSampler(60, global_batch_size=6, shuffle=False)
+    iteration = iter(torch.utils.data.DataLoader(Numbers(60), batch_sampler=sampler))
+    next(iteration)
+    runtime.rank, runtime.world_size = 2, 3
+    for call in (lambda: next(iteration), sampler.used):
+        refused(data.InvalidArgumentError, "from rank 0 of 2 to 2 of 3", call)
+    assert next(iter(sampler)) == [4, 5]
+    sampler.used()
     runtime.world_size = 7
     refused(data.InvalidArgumentError, "too small for 7 ranks", lambda: next(iter(loader)))
-    _runtime.Runtime.newest = lambda: None
+    _runtime.newest_runtime = lambda: None
 
 
 def mistakes():

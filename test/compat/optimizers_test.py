@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for 20 steps with each optimizer of acclaunch.torch, and
-with one of each kind in each strategy (optimizer_step_test has all of them there): ten steps on three ranks and, resumed
-from a checkpoint, ten on two. Compares the weights with those of torch's optimizer in one process. Exits with 77 without
-torch."""
+with one of each kind in each strategy (optimizer_step_test trains all of them there): ten steps on three ranks and,
+resumed from a checkpoint, ten on two. Compares the weights with those of torch's optimizer in one process. Exits with
+77 without torch."""
 
 import os
 import pathlib

@@ -165,6 +165,8 @@ def check_with_kills(case):
     assert len(undisturbed) == 2 * STEPS and disturbed == undisturbed, (case, disturbed, undisturbed, job.stdout)
     assert ("refused: Snapshots.keep: the parameters of a FullyShardedDataParallel" in job.stdout) == (
         case == "fsdp1"), job.stdout
+    before = job.stdout.partition("] rank ")[0]  # any step of the first start, which has nothing to resume from
+    assert "snapshot in memory" not in before and "resuming" not in before, before
     # The snapshot of step 4 lacks rank 0, and is made once more.
     for said in ("no snapshot in memory of rank 0, 1 of 2", "resuming from step 2 in memory",
                  "resuming from step 4 in memory"):

@@ -136,10 +136,10 @@ def run(commands, environment):
 
 
 def run_program(acclaunch, program, kind, launchers, folder):
-    """One job for each strategy. The arithmetic of the precisions is that of the runs in Python."""
+    """One job for each strategy. Precisions of the others than FULL_SHARD are those of the runs in Python."""
     torch.save(torch.from_numpy(numpy.load(DATA / "tokens.npy")), folder / "tokens.pt")
     for strategy, precision in runs_of(kind) if kind != "config" else [(None, "no")]:
-        if precision != "no":
+        if precision != "no" and (kind, strategy) != ("strategies", "FULL_SHARD"):
             continue
         own = [] if strategy is None else ["--fsdp_sharding_strategy", strategy, "--mixed_precision",
                                            precision]
