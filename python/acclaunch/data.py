@@ -18,13 +18,12 @@ DataOrder and its positions need no torch."""
 from acclaunch._data_order import Batch, DataOrder, Piece, Position, share
 from acclaunch._library import ConfigError, InvalidArgumentError, NotFoundError
 
-_OF_TORCH = ("DataSampler", "DataBatchSampler", "StatefulDataLoader")
 __all__ = ["DataOrder", "Position", "Batch", "Piece", "share", "ConfigError", "InvalidArgumentError", "NotFoundError",
-           *_OF_TORCH]
+           "DataSampler", "DataBatchSampler", "StatefulDataLoader"]  # the last three need torch
 
 
 def __getattr__(name):
-    if name in _OF_TORCH:
+    if name in __all__[-3:]:
         from acclaunch import _data_loader
         return getattr(_data_loader, name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
