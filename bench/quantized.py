@@ -57,8 +57,8 @@ def write_curves(args, all_curves):
                          for run, curve in curves.items()} for strategy, curves in all_curves.items()}
     settings = {name: getattr(args, name) for name in ("model", "dtype", "machines", "ranks", "steps", "every", "lr",
                                                        "micro_batch")}
-    args.output.with_suffix(".json").write_text(json.dumps({"settings": settings, "losses": points}, indent=1) + "\n")
-    args.output.with_suffix(".svg").write_text(charts.lines(
+    pathlib.Path(f"{args.output}.json").write_text(json.dumps({"settings": settings, "losses": points}, indent=1) + "\n")
+    pathlib.Path(f"{args.output}.svg").write_text(charts.lines(
         "Loss with quantised and with exact communication", list(points.items()), len(points), "optimizer step", "loss",
         dashes=("exact",)))
 
@@ -82,6 +82,8 @@ def main():
     args = parser.parse_args()
     if args.steps % args.every:
         parser.error(f"--steps {args.steps}: expected a multiple of --every {args.every}")
+    if args.output and (args.steps == args.every or not args.output.absolute().parent.is_dir()):
+        parser.error(f"--output {args.output}: expected a file in a folder that exists, and several points")
     all_curves, is_close = {}, True
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)

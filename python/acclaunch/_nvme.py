@@ -224,6 +224,7 @@ class FileStates:
             if any(later):
                 with Locals(optimizer, later):
                     optimizer.step()
+        self.memory.wait()  # for the writes, whose errors are the step's
 
     def _parts(self):
         """By each piece, and for those of its parameters that none has, what a step updates: a list of each group."""

@@ -789,8 +789,8 @@ def cases(folder):
 
 
 FAULTS = ("EIO", "ENOSPC", "kill", "full")
-MESSAGES = ("cannot write 4096 bytes at offset 0: Input/output error (EIO)",
-            "cannot write 4096 bytes at offset 0: only 2048 bytes were transferred", "SIGKILL",
+MESSAGES = ("cannot write 8192 bytes at offset 0: Input/output error (EIO)",
+            "bytes at offset 4096: No space left on device (ENOSPC)", "SIGKILL",
             "offload to nvme: cannot reserve ", "No space left on device; ")
 
 
@@ -802,7 +802,8 @@ def faults(folder):
     os.makedirs(disk, exist_ok=True)
 
     def trained(seed, load=True):
-        trial = Trial(OURS, 2, **on_disk(disk, 2, ADAM))
+        # One piece of two pages: its write is the only one of a step.
+        trial = Trial(OURS, 2, **{**on_disk(disk, 2, ADAM), "aio": {"block_size": 16384, "queue_depth": 1}})
         if load:
             trial.engine.load_checkpoint(path)
         trial.generator.manual_seed(seed + rank)

@@ -5,6 +5,7 @@
 //   torch_modules CASE…     only these
 //   torch_modules mistakes  mistakes of programs, each with its message; one rank
 //   torch_modules differ | order | dies | killed | hangs  faults of one of two ranks
+#include <acc/runtime/checkpoint_series.hpp>
 #include <acc/torch.hpp>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -552,15 +553,29 @@ Trained shard(const Case& each, const NetPtr& net, const acc::Runtime& runtime) 
                               : model.optimizer(acc::Sgd{.lr = 0.05, .momentum = 0.9})};
 }
 
-/// Continues in another copy of the module from a checkpoint.
-void resume(const Case& each, acc::Runtime& runtime, NetPtr& net, std::optional<Trained>& trained) {
+/// Continues in another copy of the module from a checkpoint, of a series or of Sharded::save.
+void resume(const Case& each, acc::Runtime& runtime, NetPtr& net, std::optional<Trained>& trained,
+            bool by_series) {
   const auto folder = std::filesystem::temp_directory_path() /
                       ("torch_modules." + std::to_string(::getppid()));  // the launcher's
-  trained->sharded.save(folder, trained->optimizer);
+  const acc::CheckpointSeries series(runtime, folder, {});
+  if (by_series) {
+    trained->sharded.write_buffers();
+    series.save(trained->sharded.model(), trained->optimizer, {});
+  } else {
+    trained->sharded.save(folder, trained->optimizer);
+  }
   trained.reset();
   net = make_seeded(each.make, 100);
   trained = shard(each, net, runtime);
-  trained->sharded.load(folder, trained->optimizer);
+  if (by_series) {
+    trained->sharded.write_buffers();
+    const bool resumed = series.resume(trained->sharded.model(), trained->optimizer).has_value();
+    expect(resumed, "the series has a checkpoint");
+    trained->sharded.read_buffers();
+  } else {
+    trained->sharded.load(folder, trained->optimizer);
+  }
   runtime.barrier();
   if (runtime.rank() == 0) {
     std::filesystem::remove_all(folder);
@@ -574,7 +589,7 @@ void train(const Case& each, acc::Runtime& runtime) {
   Reference reference(each, runtime.world_size(), device);
   NetPtr net = make_seeded(each.make, 3 + rank);  // rank 0's values are used
   std::optional<Trained> trained = shard(each, net, runtime);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kSteps + (each.rule ? 1 : 0); ++step) {
     torch::manual_seed(7 + static_cast<uint64_t>(step));
     std::vector<std::vector<Tensor>> batches(reference.copies.size());
     for (auto& of_rank : batches) {
@@ -596,8 +611,8 @@ void train(const Case& each, acc::Runtime& runtime) {
     const auto [expected_loss, expected_norm] = reference.step(batches);
     expect_near(loss, expected_loss, each.tolerance, "loss of step " + std::to_string(step));
     expect_near(norm, expected_norm, each.tolerance, "norm of step " + std::to_string(step));
-    if (each.rule && step == 0) {
-      resume(each, runtime, net, trained);
+    if (each.rule && step < 2) {
+      resume(each, runtime, net, trained, step == 1);
     }
   }
   auto found = trained->sharded.state_dict(/*rank0_only=*/false);

@@ -804,8 +804,9 @@ ACC_API void acc_file_memory_free(acc_file_memory* memory) ACC_NOEXCEPT;
 /* Reads [offset, offset + nbytes) into `to`. ACC_INVALID_ARGUMENT: outside of the memory. */
 ACC_API acc_status acc_file_memory_read(acc_file_memory* memory, size_t offset, void* to,
                                         size_t nbytes) ACC_NOEXCEPT;
-/* Starts to read; `to` is valid after acc_file_memory_wait, which waits for all such reads. offset
- * and `to` are multiples of 4096, and `to` has room for whole pages of 4096 bytes. */
+/* Starts to read; `to` is valid after acc_file_memory_wait, which waits for all such reads, and, if
+ * there are none, for all writes, of which it returns the error. offset and `to` are multiples of
+ * 4096, and `to` has room for whole pages of 4096 bytes. */
 ACC_API acc_status acc_file_memory_start_reading(acc_file_memory* memory, size_t offset, void* to,
                                                  size_t nbytes) ACC_NOEXCEPT;
 ACC_API acc_status acc_file_memory_wait(acc_file_memory* memory) ACC_NOEXCEPT;

@@ -100,6 +100,9 @@ acc_status acc_file_memory_wait(acc_file_memory* memory) noexcept {
     for (const auto& each : readings) {
       each->wait();
     }
+    if (readings.empty()) {
+      memory->device->synchronize();
+    }
   });
 }
 

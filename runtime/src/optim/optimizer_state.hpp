@@ -51,11 +51,13 @@ class OptimizerState {
 
   /// Learning rates of the next step.
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
+  /// Null: the rule is not one of the program.
+  [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
   /// The same, to change them. Throws Error(invalid_argument) for a ProgramRule, which has its own.
   [[nodiscard]] optim::GroupTable& changeable_rates();
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
-  /// One moment of a flat parameter: [owned().numel], memory of the updater.
+  /// One moment of a flat parameter, in memory of the updater.
   struct Moment {
     std::string kind;          ///< key of the rule's state, also in checkpoints
     DType dtype;               ///< PrecisionPolicy::moments; float32 for a rule of the program
@@ -192,7 +194,6 @@ class OptimizerState {
   [[nodiscard]] std::vector<std::pair<std::string, int>> program_states() const;
   /// True if a parameter of so many dimensions may be updated as a whole matrix.
   [[nodiscard]] bool is_matrix(std::size_t dimensions) const;
-  [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
 
   std::shared_ptr<ModelState> model_;
   model::Declaration declared_;  ///< of `agree`

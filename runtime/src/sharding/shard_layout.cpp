@@ -38,6 +38,9 @@ FlatLayout lay_out_rows(std::int64_t numel, std::int64_t rows, int shards) {
 // A part that goes on in the next shard is at the end of its shard.
 FlatLayout lay_out_some(const FlatLayout& layout, std::span<const std::size_t> parameters,
                         int shards) {
+  if (parameters.size() == layout.offsets.size()) {
+    return layout;
+  }
   const std::int64_t size = layout.padded_numel / shards;
   FlatLayout some = layout;
   some.shard_numel = 0;

@@ -4,6 +4,7 @@
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "state_dict/attempt.hpp"
 #include "state_dict/model_files.hpp"
+#include "state_dict/rule_states.hpp"
 #include "state_dict/stored_model.hpp"
 
 #include <fmt/format.h>
@@ -159,6 +160,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
     if (manifest) {
       state = load_own_values(parts, folder, *manifest);
     }
+    load_rule_states(parts, state, folder.string());
   });
   prove_unchanged(attempt, groups, folder, directory);
   attempt.settle(groups, "loading " + directory);

@@ -146,14 +146,6 @@ std::string seed_name(int index) {
   return kSeedPrefix + std::to_string(index);
 }
 
-void add_values_of_shards(const ProgramState& from, ProgramState& values) {
-  for (const char* const name : {"acc.torch_optimizer", "acc.libtorch_optimizer"}) {
-    if (const auto found = from.find(name); found != from.end()) {
-      values.insert(*found);
-    }
-  }
-}
-
 bool is_rank_zero(detail::ModelState& model) {
   return model.context().groups.world->rank() == 0;
 }

@@ -60,9 +60,6 @@ std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
 /// Names with this prefix are reserved.
 inline constexpr const char* kSeedPrefix = "acc.seed.";
 std::string seed_name(int index);
-/// Adds to the values of a rank those that ranks with the same shards share: the states of
-/// optimizers of torch, of the Python package and of acc::torch. from: the values of such a rank.
-void add_values_of_shards(const ProgramState& from, ProgramState& values);
 
 bool is_rank_zero(detail::ModelState& model);
 /// Rank 0 shows the progress of its own part, which stands for that of all ranks.

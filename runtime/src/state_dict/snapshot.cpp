@@ -3,6 +3,7 @@
 
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "state_dict/rule_states.hpp"
 #include "state_dict/saved_arrays.hpp"
 
 #include <algorithm>
@@ -67,7 +68,7 @@ class SnapshotBuilder {
       : parts_(parts), context_(parts.front().model->context()) {
     snapshot_.rank = context_.groups.world->rank();
     snapshot_.ranks = context_.groups.world->size();
-    snapshot_.state = state;
+    snapshot_.state = with_rule_states(parts, state);
     snapshot_.nbytes = written_nbytes(parts);
   }
 

@@ -5,6 +5,7 @@
 #include "model/buffers.hpp"
 #include "sharding/initial_values.hpp"
 #include "sharding/shard_layout.hpp"
+#include "state_dict/rule_states.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -145,7 +146,7 @@ std::vector<FlatArray> snapshot_arrays(const Part& part) {
 }
 
 SnapshotMeta meta_of(std::span<const Part> parts, const SavedState& state) {
-  SnapshotMeta meta{.models = {}, .state = state};
+  SnapshotMeta meta{.models = {}, .state = with_rule_states(parts, state)};
   std::uint64_t at = 0;
   for (const Part& part : parts) {
     SnapshotMeta::Model model{.steps = part.optimizer->steps,

@@ -7,6 +7,7 @@
 #include "sharding/shard_layout.hpp"
 #include "state_dict/attempt.hpp"
 #include "state_dict/device_bytes.hpp"
+#include "state_dict/rule_states.hpp"
 #include "state_dict/saved_arrays.hpp"
 #include "state_dict/stored_model.hpp"
 
@@ -436,6 +437,7 @@ SavedState SnapshotRecovery::restore() {
       fill(model);
     }
     restored = state();
+    load_rule_states(parts_, restored, fmt::format("step {} in memory", search_.choice->step));
   });
   attempt.settle(context_.groups,
                  fmt::format("restoring step {} from memory", search_.choice->step));

@@ -599,42 +599,25 @@ Optimizer Sharded::optimizer(const MakeOptimizer& make) const {
   // The rule runs from the first step on, and the shards are known when there is an optimizer.
   const auto made = std::make_shared<std::shared_ptr<detail::ShardOptimizer>>();
   Optimizer optimizer = state_->model.optimizer(
-      ProgramRule{[made](std::span<const ParameterShard> shards) { (*made)->update(shards); },
-                  [made] { return *made ? (*made)->settings() : std::string(); }});
+      ProgramRule{.update = [made](auto shards) { (*made)->update(shards); },
+                  .settings = [made] { return *made ? (*made)->settings() : std::string(); },
+                  .states = {},
+                  .state = [made] { return (*made)->state(); },
+                  .load_state = [made](const std::string& state) { (*made)->load(state); }});
   *made = std::make_shared<detail::ShardOptimizer>(optimizer.shards(), state_->device, make);
-  state_->optimizer = *made;
   return optimizer;
 }
-
-namespace {
-
-constexpr const char* kOptimizerState = "acc.libtorch_optimizer";
-
-}  // namespace
 
 void Sharded::save(const std::string& directory, const Optimizer& optimizer,
                    const acc::SavedState& state) const {
   write_buffers();
-  acc::SavedState saved = state;
-  if (const auto of_torch = state_->optimizer.lock()) {
-    saved.of_rank[kOptimizerState] = of_torch->state();
-  }
-  state_->runtime.save(directory, state_->model, optimizer, saved);
+  state_->runtime.save(directory, state_->model, optimizer, state);
 }
 
 acc::SavedState Sharded::load(const std::string& directory, Optimizer& optimizer) const {
   write_buffers();  // a checkpoint of another program may lack some
   acc::SavedState state = state_->runtime.load(directory, state_->model, optimizer);
   read_buffers();
-  const auto found = state.of_rank.extract(kOptimizerState);
-  if (const auto of_torch = state_->optimizer.lock()) {
-    if (found.empty()) {
-      throw Error(Errc::config, directory + " has no state of an optimizer of torch for rank " +
-                                    std::to_string(state_->runtime.rank()) +
-                                    ": load its weights alone with load_weights");
-    }
-    of_torch->load(std::get<std::string>(found.mapped()));
-  }
   return state;
 }
 

@@ -198,7 +198,6 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   Runtime runtime;
   const at::Device device;
   Model model;
-  std::weak_ptr<ShardOptimizer> optimizer;  ///< of torch, if the model has one
   const at::ScalarType compute_dtype;
   const bool casts_inputs;
   std::vector<std::unique_ptr<Unit>> units;

@@ -77,6 +77,11 @@ struct ProgramRule {
   /// Names of values that the runtime keeps for each element of a parameter: float32, from 0, in
   /// the memory of the weights, sharded as they are, and in checkpoints.
   std::vector<std::string> states = {};
+  /// What the rule holds itself, for checkpoints and snapshots: `state` returns it, `load_state`
+  /// gets it back and throws Error(config) if it is of other shards. Ranks with the same shards
+  /// have the same. Both or neither.
+  std::function<std::string()> state = {};
+  std::function<void(const std::string& state)> load_state = {};
 };
 
 /// A matrix that a MatrixRule updates, on the one rank that owns it, in host memory.
