@@ -254,8 +254,10 @@ class RowOptimizer(ZeROOptimizer):
         self.dynamic_loss_scale = engine.fp16_enabled() and engine.dynamic_loss_scale()
         arguments = engine.dynamic_loss_scale_args() or {"init_scale": engine.initial_dynamic_scale()}
         self.loss_scaler = CreateLossScaler(self.dtype, engine.loss_scale(), self.dynamic_loss_scale, arguments)
+        is_bf16_optimizer = self.stage == 1 and engine.keeps_sums() and not engine.zero_cpu_offload()  # BF16_Optimizer
         self.skips_overflows = engine.fp16_enabled() or (
-            engine._config.bfloat16_config.check_grad_overflow if engine.bfloat16_enabled() else self.stage > 0)
+            is_bf16_optimizer or engine._config.bfloat16_config.check_grad_overflow
+            if engine.bfloat16_enabled() else self.stage > 0)
         self.overflow = False
         self._global_grad_norm = None
         self.files = self._files()
@@ -559,10 +561,15 @@ class Engine(DeepSpeedEngine):
         self._choose_reduction()
         return super().backward(loss, **keywords)
 
+    def keeps_sums(self):
+        """True if DeepSpeed keeps the gradients of earlier micro-steps elsewhere than in `grad` of the parameters: in
+        stage 1 if it adds them in another dtype."""
+        computed, added = self.get_data_types()
+        return self.zero_optimization_stage() > (0 if computed is not added else 1)
+
     def zero_grad(self, set_to_none=True):
-        """Of the module too. As DeepSpeed's, which in stages 2 and 3 does not reach the gradients of earlier
-        micro-steps."""
-        if self.zero_optimization_stage() < 2:
+        """Of the module too. As DeepSpeed's, which does not reach gradients that it keeps elsewhere."""
+        if not self.keeps_sums():
             self.drop_gradients()
 
     def drop_gradients(self):
@@ -790,15 +797,14 @@ _write_gradient = DTensor.grad.fset
 
 def _set_gradient(self, value):
     """`parameter.grad = value`. None, as by zero_grad() of a part of the module, does not reach gradients of earlier
-    micro-steps in DeepSpeed's stages 2 and 3, and would drop those of this rank in stages 0 and 1."""
-    if value is None and _is_served(self) and _rows.is_row(self):
-        member = _rows.member_of(self)
+    micro-steps that DeepSpeed keeps elsewhere, and would drop those of this rank where it keeps them here."""
+    member = _rows.member_of(self) if value is None and _is_served(self) else None
+    if member is not None:
+        if any(_fsdp2.unit_of(each.module).model is member.unit.model and each.keeps_sums() for each in _engines):
+            return
         if member.unit.held and member.has_gradient:
             _refuse(f"to drop the gradient of parameter '{member.names[0]}' alone before it is reduced (the engine's "
                     "zero_grad() drops all)")
-        if any(_fsdp2.unit_of(each.module).model is member.unit.model and each.zero_optimization_stage() >= 2
-               for each in _engines):
-            return
     _write_gradient(self, value)
 
 
@@ -815,11 +821,13 @@ _zero_grad = torch.nn.Module.zero_grad
 
 def _zero_grad_of_module(self, set_to_none=True):
     """Of a part of an engine's module, or of one around it."""
-    served = [each for each in self.parameters() if isinstance(each, DTensor) and _is_served(each)]
-    for each in served:
-        each.grad = None  # also where it is None, before it is reduced
-    if len(served) < sum(1 for _ in self.parameters()):
-        _zero_grad(self, set_to_none)
+    others = []
+    for each in self.parameters():
+        if isinstance(each, DTensor) and _is_served(each):
+            each.grad = None  # also where it is None, before it is reduced
+        else:
+            others.append(each)
+    _zero_grad(types.SimpleNamespace(parameters=lambda: others), set_to_none)
 
 
 _cpu, _reduce = DTensor.cpu, DTensor.__reduce_ex__

@@ -166,10 +166,14 @@ def boundaries(trial):
 def dropped(trial):
     """The program drops the gradients of the first micro-step of each step, in all ways; some do not reach them."""
     trial.note(trial.loss())
-    ways = (trial.engine, trial.engine.optimizer, trial.engine.module, trial.engine.basic_optimizer)
-    for number, way in enumerate((*ways, trial.net.blocks[1]) if trial.engine.zero_optimization_stage() > 1 else ways):
+    ways = [each.zero_grad for each in (trial.engine, trial.engine.optimizer, trial.engine.module,
+                                        trial.engine.basic_optimizer)]
+    if trial.engine.zero_optimization_stage() > 1 or trial.engine._config.grad_accum_dtype:
+        around = nn.ModuleList([trial.net, nn.Linear(1, 1)])
+        ways += [trial.net.blocks[1].zero_grad, functools.partial(around.zero_grad, set_to_none=False)]
+    for number, way in enumerate(ways):
         trial.engine.backward(trial.loss(rare=True))
-        way.zero_grad()
+        way()
         trial.engine.step()
         trial.engine.backward(trial.loss(rare=True))
         trial.engine.step()
@@ -335,6 +339,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("again dropped", 0, again_dropped, ADAM, None, 1e-5),
             ("again dropped", 1, again_dropped, ADAM, None, 1e-5),
             *(("dropped", stage, dropped, {}, grouped, 1e-5) for stage in (0, 1, 2, 3)),
+            ("dropped", 1, dropped, {**BF16, "data_types": {"grad_accum_dtype": "fp32"}}, grouped, 1e-2),
             ("from the beginning", 1, from_beginning, ADAM, None, 1e-5),
             ("from the beginning", 3, from_beginning, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
