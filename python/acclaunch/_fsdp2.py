@@ -152,8 +152,12 @@ class RowMember(Member):
 
     def stand(self, parameter):
         """Makes `parameter` the one that the program sees."""
+        model = self.unit.model
+        if model.by_parameter.get(self.sharded) is self:
+            del model.by_parameter[self.sharded]
         self.sharded = parameter
-        parameter._acc_model = self.unit.model.number
+        model.by_parameter[parameter] = self
+        parameter._acc_model = model.number
 
     def give_gradient(self, gradient, is_own):
         """Sets or adds `grad` of the parameter. gradient: of the shape of own; is_own: its memory is not used for
@@ -286,6 +290,7 @@ class RowModel(Model):
         """states: (name, state) of all units, the root first."""
         self.names = {each: name for name, each in reversed(list(self.module.named_modules(remove_duplicate=False)))}
         self.members = {}  # by their names in the runtime
+        self.by_parameter = {}  # members
         for name, state in states:
             unit = RowUnit(self, state, name)
             self.units.append(unit)

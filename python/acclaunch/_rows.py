@@ -158,7 +158,7 @@ def awaits_memory(parameter):
 def member_of(parameter):
     """What the engine has of a parameter of a module that has had its first forward (RowMember), or None."""
     model = models.get(getattr(parameter, "_acc_model", None))
-    return next((each for each in model.rows if each.sharded is parameter), None) if model is not None else None
+    return model.by_parameter.get(parameter) if model is not None else None
 
 
 def fence(numbers=models):
