@@ -845,6 +845,11 @@ def _whole_cpu(self, *arguments, **keywords):
     return whole.to(member.working.dtype).cpu(*arguments, **keywords)
 
 
+def _cpu_of_module(self):
+    """Module.cpu: the parameters stay rows."""
+    return self._apply(lambda each: _cpu(each) if isinstance(each, DTensor) else each.cpu())
+
+
 def _reduce_whole(self, protocol):
     """For pickle and copy: a plain tensor, or Parameter, where this rank has all rows. Else it is refused."""
     if not _is_served(self):
@@ -866,6 +871,7 @@ def _status(tensor):
 
 def serve_tensors():
     DTensor.cpu, DTensor.__reduce_ex__ = _whole_cpu, _reduce_whole
+    torch.nn.Module.cpu = _cpu_of_module
     DTensor.data = property(DTensor.data.fget, _set_data)
     DTensor.grad = property(DTensor.grad.fget, _set_gradient)
     torch.nn.Module.zero_grad = _zero_grad_of_module

@@ -360,12 +360,38 @@ def _set_data(self, value):
     if isinstance(value, torch.Tensor) and value.shape == self.shape:
         value = _rows.distributed(value.detach(), self)
         value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
+        if _are_same(value._local_tensor, self._local_tensor):
+            return
     elif isinstance(value, torch.Tensor) and _rows.is_row(self):  # torch would change the shape alone
         raise NotSupportedError(f"data of shape {[*value.shape]} for a parameter of a sharded module, which has shape "
                                 f"{[*self.shape]}: the engine acc does not support it; change it before fully_shard")
     _data.__set__(self, value)
     if isinstance(value, DTensor):
         self._local_tensor, self._spec = value._local_tensor, value._spec
+
+
+def _are_same(one, other):
+    """True for tensors of one shape over the same memory."""
+    return _rows.memory_of(one) == _rows.memory_of(other) and (one.dtype, one.storage_offset(), one.stride()) == (
+        other.dtype, other.storage_offset(), other.stride())
+
+
+_swap_tensors = torch.utils.swap_tensors
+
+
+@functools.wraps(_swap_tensors)
+def _swap(t1, t2):
+    """Of DTensors as `t1.data = t2`, as when a module's parameters change their dtype or device: torch would exchange
+    their attributes, and refuses tensors with weak references."""
+    both = isinstance(t1, DTensor) and isinstance(t2, DTensor)
+    if both and torch._has_compatible_shallow_copy_type(t1, t2):
+        _set_data(t1, t2)
+        return
+    if both:  # one is on the meta device
+        take_aliases(t1)
+    _swap_tensors(t1, t2)
+    if both:
+        t1.__dict__, t2.__dict__ = t2.__dict__, t1.__dict__
 
 
 # ---- gradients --------------------------------------------------------------------------------------
@@ -401,5 +427,6 @@ def serve():
     DTensor.data = property(_get_data, _set_data)
     DTensor.grad, DTensor.requires_grad = _plain(torch.Tensor.grad), _plain(torch.Tensor.requires_grad)
     DTensor.__torch_function__ = classmethod(_torch_function)
+    torch.utils.swap_tensors = _swap
     torch.autograd.backward = _refusing_rows(torch.autograd.backward, 5)
     torch.autograd.grad = _refusing_rows(torch.autograd.grad, 1)

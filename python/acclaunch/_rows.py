@@ -161,6 +161,11 @@ def member_of(parameter):
     return model.by_parameter.get(parameter) if model is not None else None
 
 
+def memory_of(tensor):
+    """The same for tensors, also without elements, of which one is a view of the other."""
+    return tensor.untyped_storage()._cdata
+
+
 def fence(numbers=models):
     """Before the program reads or changes rows of these models: waits until no rank uses them any more. Collective."""
     for number in sorted(numbers):

@@ -192,6 +192,23 @@ def from_beginning(trial):
         dist.barrier()
 
 
+def converted(trial):
+    """Conversions of the module's parameters to what they are, which change none, also while something refers to
+    them."""
+    kept = [each.detach() for each in trial.net.parameters()]
+    for _ in range(4):
+        trial.net.to("cpu")
+        loss = trial.loss()
+        trial.engine.backward(loss)
+        before = weights(trial)
+        trial.net.cpu()
+        if trial.engine.zero_optimization_stage() != 1:
+            trial.net.float()
+        assert all(torch.equal(value, before[name]) for name, value in weights(trial).items())
+        trial.engine.step()
+        trial.note(loss, len(kept))
+
+
 def unmanaged(trial):
     """Each step is one of all backwards since the last one."""
     for number in range(6):
@@ -340,6 +357,8 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("again dropped", 1, again_dropped, ADAM, None, 1e-5),
             *(("dropped", stage, dropped, {}, grouped, 1e-5) for stage in (0, 1, 2, 3)),
             ("dropped", 1, dropped, {**BF16, "data_types": {"grad_accum_dtype": "fp32"}}, grouped, 1e-2),
+            *(("converted", stage, converted, ADAM | more, None, tolerance) for stage, more, tolerance in (
+                (0, {}, 1e-5), (1, BF16, 1e-2), (2, {}, 1e-5), (3, {}, 1e-5))),
             ("from the beginning", 1, from_beginning, ADAM, None, 1e-5),
             ("from the beginning", 3, from_beginning, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
@@ -617,6 +636,8 @@ def refused():
         expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
     trial = Trial(OURS, 1, **ADAM)
     trial.engine.backward(trial.loss())
+    trial.net.to("cpu")
+    expect_refusal(lambda: setattr(trial.net.head.weight, "data", torch.ones(3, 3)), "data of shape [3, 3]")
     expect_refusal(trial.net.blocks[1].zero_grad, "'blocks.1.gain' alone before it is reduced")
     trial.engine.zero_grad()
     earlier, loss = trial.engine, trial.loss()

@@ -108,7 +108,9 @@ def by_hand(trial):
         net.blocks[2].down = wrap(nn.Sequential(net.blocks[2].down, nn.Identity()))
     trial.note(net.blocks[0].module is net.blocks[0]._fsdp_wrapped_module,
                isinstance(net.blocks[0], FSDP), net.blocks[2].down[0].out_features, hasattr(net.blocks[0], "recompute"))
-    trial.steps(FSDP(FSDP(net, device_id=CPU, use_orig_params=True), device_id=CPU, use_orig_params=True))
+    net = FSDP(FSDP(net, device_id=CPU, use_orig_params=True), device_id=CPU, use_orig_params=True).to("cpu")
+    trial.steps(net)
+    trial.steps(net.cpu().float())
 
 
 def accumulation(trial):

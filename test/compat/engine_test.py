@@ -416,8 +416,9 @@ def evaluation(trial):
 def made_empty(trial):
     with torch.device("meta"):
         net = Net(tied=False)
-    trial.sharded(net)
+    kept = trial.sharded(net).state_dict()
     net.to_empty(device="cpu")
+    trial.note(all(each.is_meta for each in kept.values()))
     with torch.no_grad():
         for number, each in enumerate(net.parameters()):
             each.fill_(0.01 * number)
@@ -430,11 +431,11 @@ def made_empty(trial):
 
 def loaded(trial):
     """load_state_dict of a copy, assigned and copied, after steps."""
-    net = trial.sharded(Net(tied=False))
+    net = trial.sharded(Net(tied=False)).to("cpu")
     optimizer = adamw(net)
     trial.step(net, optimizer)
     kept = {name: value.clone() for name, value in net.state_dict().items()}
-    trial.step(net, optimizer)
+    trial.step(net.float(), optimizer)
     net.load_state_dict(kept)
     trial.step(net, optimizer)
     net.load_state_dict(kept, assign=True)
@@ -1006,6 +1007,7 @@ def refused(mesh, shard):
     def exchanged_data():
         made = net()
         made(ids)
+        made.to("cpu")
         made.head.weight.data = torch.ones(3, SIZE)
 
     expect(NotSupportedError, "data of shape [3, 6] for a parameter of a sharded module", exchanged_data)
