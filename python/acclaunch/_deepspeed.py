@@ -763,6 +763,11 @@ def _part_of(value):
     return value._local_tensor.detach().flatten() if isinstance(value, DTensor) else value
 
 
+def _set_whole(target, value):
+    _rows.before_change([target])
+    _rows.set_rows(target, value)
+
+
 def _set_part(target, value):
     with torch.no_grad():
         target._local_tensor.view(-1).copy_(_part_of(value).flatten())
@@ -780,7 +785,7 @@ def _safe_functions():
         put_in(target, value)
         states[key] = target  # it may be a copy of what a file has
 
-    for scope, get, put_in, gradient in (("full", _whole_of, _rows.set_rows, _gradient_of),
+    for scope, get, put_in, gradient in (("full", _whole_of, _set_whole, _gradient_of),
                                          ("local", _part_of, _set_part, lambda param: param.grad)):
         yield f"safe_get_{scope}_fp32_param", lambda param, get=get: get(_master_of(param))
         yield f"safe_get_{scope}_grad", lambda param, get=get, of=gradient: get(of(param))

@@ -91,7 +91,6 @@ _BY_PARTS = {"linalg_matrix_norm", "linalg_norm"}
 def _fails_without_rows(name, function, arguments, keywords, given):
     """True if some rank has no rows of one of the tensors, and the function fails there. The same on all ranks, which
     then compute with whole values alike."""
-    name = name.partition(".")[0]  # without the overload
     if name not in _OF_SOME_ROWS or not any(
             isinstance(each, DTensor) and _rows.leaves_rank_without(each) for each in given):
         return False
@@ -114,7 +113,7 @@ def _fails_without_rows(name, function, arguments, keywords, given):
 
 def _fails_in_backward(name, given):
     """True for norms of parts of sums, such as that of a product of a parameter with itself."""
-    return name.partition(".")[0] in _NORMS and any(
+    return name in _NORMS and any(
         isinstance(each, DTensor) and requires_grad_of(each) and any(part.is_partial() for part in each.placements)
         for each in given)
 
@@ -235,7 +234,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
     whole values; what changes a DTensor takes its own rows of the plain ones. Parameters that stand for whole ones
     (whole_outside) are computed with as whole ones where a gradient can flow: torch's sums over rows are not those of
     factors that differ between ranks, and it lacks many functions."""
-    name = getattr(function, "__name__", "")
+    name = getattr(function, "__name__", "").partition(".")[0]  # without the overload
     if name in ("__get__", "__set__"):  # of an attribute, which programs use often
         with as_plain():
             found = function(*arguments)
@@ -259,11 +258,15 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
         if changes and getattr(first, "_acc_is_copied_part", False) and "out" not in keywords:
             raise NotSupportedError(f"{name} of a copy of a part of a DTensor, which has the rows of several ranks, "
                                     "would be lost: change the part in the DTensor itself, as in tensor[0] = value")
+        out = keywords.get("out")
+        if changes:
+            changed = []
+            tensors_in(first if out is None else out, changed)
+            _rows.before_change(changed)
         if changes and name in _CHANGES_OF_ELEMENTS and not (torch.is_grad_enabled() and first.requires_grad) \
                 and any(each.is_shard() for each in first._spec.placements):
             return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
         plain = [each for each in given if not isinstance(each, DTensor)]
-        out = keywords.get("out")
         if isinstance(out, DTensor) and len(given) == len(plain) + 1 and not (
                 out.requires_grad and torch.is_grad_enabled()):
             return _fill(out, function, arguments, keywords)
@@ -362,6 +365,7 @@ def _set_data(self, value):
         value = value.detach().redistribute(self._spec.mesh, self._spec.placements)
         if _are_same(value._local_tensor, self._local_tensor):
             return
+        _rows.before_change([self])
     elif isinstance(value, torch.Tensor) and _rows.is_row(self):  # torch would change the shape alone
         raise NotSupportedError(f"data of shape {[*value.shape]} for a parameter of a sharded module, which has shape "
                                 f"{[*self.shape]}: the engine acc does not support it; change it before fully_shard")

@@ -306,6 +306,7 @@ class RowModel(Model):
                 self.rows.append(member)
 
         self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
+        self.storages = {_rows.memory_of(each.own) for each in self.rows}
         for unit in self.units:
             unit.prepare()
             unit.state.unit = unit
@@ -366,7 +367,8 @@ class RowModel(Model):
     # ---- whole values without communication
 
     def publish_whole(self):
-        """Lets each rank read whole parameters until one changes. Collective. Only for a mesh of one dimension."""
+        """Lets each rank read whole parameters until the program changes one. Collective. Only for a mesh of one
+        dimension."""
         self.published = None
         if not all(unit.keeps_addresses for unit in self.units):
             return  # each use gathers: between machines, and on GPUs
@@ -379,6 +381,12 @@ class RowModel(Model):
         own = rows if self._computes_with_rows() else [
             checksum([_rows.own_rows(member.working, self.root.mesh)]) for member in self.rows]
         self.published = dict(zip(self.rows, zip(rows, *self.runtime.all_gather(own))))
+
+    def unpublish(self):
+        """Before a change of rows. Collective if each rank could read whole parameters."""
+        if self.published is not None:
+            self.published = None
+            self._meet()
 
     def read_whole(self, members):
         """Copies of whole values, by parameter. Empty if rows of one of the members have changed since publish_whole on
@@ -650,7 +658,7 @@ def before_load(module, *_):
     state = state_of(module)
     if state is not None and state.unit is not None:
         state.unit.model.fence()
-        state.unit.model.published = None
+        state.unit.model.unpublish()
 
 
 _dtensor.serve()

@@ -51,7 +51,8 @@ def _before_step(optimizer, *_):
     _refuse_other_rules(optimizer)
     numbers = set()
     kept = optimizer._params if isinstance(optimizer, torch.optim.LBFGS) else ()  # it does not look into its groups
-    for parameter in itertools.chain(*(group["params"] for group in optimizer.param_groups), kept):
+    parameters = [*itertools.chain(*(group["params"] for group in optimizer.param_groups), kept)]
+    for parameter in parameters:
         number = getattr(parameter, "_acc_model", None)
         if number is not None:
             numbers.add(number)
@@ -63,6 +64,7 @@ def _before_step(optimizer, *_):
                                        f"fully_shard, which has replaced its parameter '{name}': make it "
                                        "afterwards, from the module's parameters()")
     _rows.fence(numbers)
+    _rows.before_change(parameters)
 
 
 def _on_locals(cls, step):

@@ -166,6 +166,16 @@ def memory_of(tensor):
     return tensor.untyped_storage()._cdata
 
 
+def before_change(tensors):
+    """Before the program changes tensors on all ranks: if one is a parameter that each rank can read whole, or a view
+    of one, no rank reads whole values by itself any more. Collective then."""
+    for number in sorted(models):
+        model = models.get(number)
+        if model is not None and model.published is not None and any(
+                isinstance(each, DTensor) and memory_of(each._local_tensor) in model.storages for each in tensors):
+            model.unpublish()
+
+
 def fence(numbers=models):
     """Before the program reads or changes rows of these models: waits until no rank uses them any more. Collective."""
     for number in sorted(numbers):

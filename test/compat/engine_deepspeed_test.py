@@ -490,6 +490,42 @@ def gathered():
     torch.save(other, io.BytesIO())
 
 
+def stepped(parameter):
+    parameter.grad = -parameter.detach()
+    torch.optim.SGD([parameter], lr=1.0).step()
+    parameter.grad = None
+
+
+# What doubles a parameter of one row.
+CHANGES = (lambda each: each.mul_(2), lambda each: each.data.mul_(2), lambda each: each.detach().view(1, 1).mul_(2),
+           lambda each: each.__setitem__(0, each[0] * 2), lambda each: torch._foreach_mul_([each], 2),
+           lambda each: torch.ops.aten.mul_.Scalar(each.detach(), 2), lambda each: setattr(each, "data", each * 2),
+           lambda each: torch.mul(each.data, 2, out=each.data), stepped,
+           lambda each: dict(_deepspeed._safe_functions())["safe_set_full_fp32_param"](each, each.detach().cpu() * 2))
+
+
+def changed():
+    """Changes of a parameter, of which a rank has no row, by all ranks: then no rank reads it alone until the next
+    step."""
+    for config in ({}, BF16):
+        trial = Trial(OURS, 1, scalar=False, **ADAM, **config)
+        gain = trial.net.blocks[0].gain
+        with torch.no_grad():
+            for number, change in enumerate(CHANGES):
+                before, ema = gain.detach().cpu(), gain.detach().clone()
+                ema.mul_(2)
+                assert trial.engine.read_whole(), number
+                change(gain)
+                assert not trial.engine.read_whole(), number
+                assert torch.equal(gain.detach().cpu(), before * 2), number
+                trial.engine.forget_whole()
+                trial.engine.publish_whole()
+        trial.net.load_state_dict({name: value.clone() for name, value in trial.net.state_dict().items()}, assign=True)
+        trial.loss()
+        assert trial.net.blocks[0].gain is not gain
+        gain.grad = None
+
+
 REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
            ({"autotuning": {"enabled": True}}, "autotuning"),
            ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
@@ -803,6 +839,7 @@ def cases(folder):
     if only in "other":
         alike()
         gathered()
+        changed()
         refused()
         reloaded(folder)
         quantized()
