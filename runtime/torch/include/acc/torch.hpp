@@ -79,8 +79,8 @@ class ACC_API Sharded {
   /// An optimizer whose update is that of an optimizer of torch, for this rank's shards.
   /// `Optimizer::step` reduces and clips the gradients and calls its `step()`. Only rules that
   /// compute each element by itself (all of torch's but LBFGS) give the same result as without
-  /// shards. Learning rates are set in torch's optimizer. Its state is in the checkpoints of
-  /// `save`, for the same number of ranks and strategy.
+  /// shards. Learning rates are set in torch's optimizer. Its state is in all checkpoints and
+  /// snapshots, for the same number of shards and the same strategy.
   [[nodiscard]] acc::Optimizer optimizer(const MakeOptimizer& make) const;
 
   /// Runtime::save, load, Model::load_weights and export_weights with the module's buffers.
