@@ -146,7 +146,8 @@ struct Rank {
     auto settings = acc::test::settings_of(job, rank);
     settings.membership = page;
     const auto& identity = settings.identity;
-    const auto first = memories.begin() + identity.node_rank * identity.local_world_size;
+    const auto first =
+        memories.begin() + std::ptrdiff_t{identity.node_rank} * identity.local_world_size;
     settings.snapshot_memory.assign(first, first + identity.local_world_size);
     auto runtime = acc::Runtime::from_settings(settings, store.connect(folder.string()));
     auto model = runtime.model(1);
@@ -501,6 +502,7 @@ TEST_CASE("a rank that meets the others when a machine joins meets them in the n
     auto job = job_of(Strategy::no_shard, 2, machines);
     job.sharding.memory_checkpoint_every = 1;
     std::vector<acc::UniqueFd> memories;
+    memories.reserve(2);
     std::atomic<bool> waits = false;
     for (int rank = 0; rank < 2; ++rank) {
       memories.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
@@ -549,7 +551,7 @@ TEST_CASE("a round that is over ends the waits of its ranks with the reason") {
           page.end_round("machine 3 is\nlost");
           page.end_round("another reason");
         }
-        while (rank == 1) {  // rank 0 takes part in none
+        while (rank == 1) {  // NOLINT(bugprone-infinite-loop): rank 0 takes part in no barrier
           runtime.barrier();
         }
       } catch (const Error& error) {
