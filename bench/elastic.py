@@ -15,7 +15,6 @@ because the other machines do not publish the address that the new one waits for
 minute later.
 """
 import argparse
-import json
 import os
 import pathlib
 import shutil
@@ -24,8 +23,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "test" / "cluster"))
+sys.path[:0] = [str(ROOT / "test" / "cluster"), str(ROOT / "test" / "support")]
 import hosts  # noqa: E402
+from run_metrics import steps_of  # noqa: E402
 
 NODES = ["node0", "node1", "node2"]
 LOST = "node1"
@@ -89,18 +89,6 @@ def seconds(value, limit):
     return f"{value:8.2f} s" if value is not None else f"  > {limit:.0f} s"
 
 
-def read_metrics(path):
-    if not path.exists():
-        return []
-    steps = []
-    for line in path.read_text().splitlines():
-        try:
-            steps.append(json.loads(line))
-        except ValueError:  # of a rank that was killed while it wrote, or writes
-            continue
-    return steps
-
-
 def ours(args, folder, name, conf):
     metrics = folder / f"{name}.jsonl"
     program = [args.bin / "train_gpt", "--data", ROOT / "docs", "--layers", 2, "--dim", 128,
@@ -122,10 +110,10 @@ def our_run(args, cluster, folder, name, conf, broken):
     times = None
     if broken:
         times = run.crash_and_boot(
-            lambda: [(each["time"], len(each["ranks"])) for each in read_metrics(metrics)], args.limit)
+            lambda: [(each["time"], len(each["ranks"])) for each in steps_of(metrics)], args.limit)
     for launcher in run.launchers.values():
         launcher.expect_status(0)
-    return read_metrics(metrics), times
+    return list(steps_of(metrics)), times
 
 
 def torch_run(args, cluster, folder, name, timeout):

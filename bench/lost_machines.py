@@ -29,7 +29,8 @@ import tempfile
 import time
 
 import elastic
-from elastic import read_metrics, wait_until
+from elastic import wait_until
+from run_metrics import steps_of
 
 hosts = elastic.hosts
 NODES = ["node0", "node1", "node2", "node3"]
@@ -89,7 +90,7 @@ class Training:
         self.join(node)
 
     def steps(self):
-        return read_metrics(self.metrics)
+        return list(steps_of(self.metrics))
 
     def reached(self):
         return max((each["step"] for each in self.steps()), default=-1)

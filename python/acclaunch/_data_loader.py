@@ -98,11 +98,11 @@ class DataBatchSampler(_Positioned, Sampler):
         """Samples of a batch of this rank, rounded down."""
         return self.size // self.world_size
 
-    def begin(self):
+    def _begin(self):
         """An iteration begins, with the ranks of now."""
         self._begun = self.rank, self.world_size
 
-    def check_ranks(self):
+    def _check_ranks(self):
         """Raises InvalidArgumentError if the ranks have changed since an iteration began, because what was read ahead
         is not this rank's any more."""
         if self._begun not in (None, (self.rank, self.world_size)):
@@ -111,7 +111,7 @@ class DataBatchSampler(_Positioned, Sampler):
                 f"{self.rank} of {self.world_size}: load the state of the loader, and begin another iteration")
 
     def __iter__(self):
-        self.begin()
+        self._begin()
         at = self.order.position
         epoch = at.epoch
         _check_last(self.order, self.size, self.world_size, at)
@@ -120,7 +120,7 @@ class DataBatchSampler(_Positioned, Sampler):
             if batch.first.epoch != epoch:
                 return
             yield self.order.samples(batch, self.part(batch))
-            self.check_ranks()
+            self._check_ranks()
             at = batch.next
 
     def __len__(self):
@@ -133,7 +133,7 @@ class DataBatchSampler(_Positioned, Sampler):
 
     def used(self, batches=1):
         """Counts batches as used, in the order in which they were given."""
-        self.check_ranks()
+        self._check_ranks()
         for _ in range(batches):
             batch = self.order.batch(self.size)
             self.order.advance(batch, self.part(batch) if is_recorded() else None)
@@ -332,9 +332,9 @@ class StatefulDataLoader(_Positioned):
 
     def _read(self):
         """What torch's loader gives, while the ranks are the same."""
-        self._sampler.begin()
+        self._sampler._begin()
         for each in self._loader:
-            self._sampler.check_ranks()
+            self._sampler._check_ranks()
             yield each
 
     def __iter__(self):

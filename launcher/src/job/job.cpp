@@ -432,6 +432,23 @@ asio::awaitable<void> Job::renew_round() {
   const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
   attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round),
                                     meeting_of(plan_, now, *round_));
+  std::vector<supervision::WorkerSpec> specs = renewed_specs();
+  logs_.name_ranks(attempt_->number, specs.front().rank);
+  if (attempt_->rank_monitor) {
+    attempt_->rank_monitor->set_first_rank(specs.front().rank);
+  }
+  // Where machines join, the others first finish their step, while the new workers start.
+  const std::chrono::seconds to_join =
+      is_anyone_lost ? std::chrono::seconds(0) : plan_.rendezvous.join_timeout;
+  attempt_->supervisor->replace(std::move(specs), plan_.supervision.shutdown_timeout + to_join);
+  if (const auto end = rounds_->known_end()) {  // the new round has ended already
+    follow(*end);
+  }
+}
+
+/// The workers of the next round in the same attempt: they report as before, and the error files of
+/// those that have ended are gone.
+std::vector<supervision::WorkerSpec> Job::renewed_specs() {
   std::vector<supervision::WorkerSpec> specs = worker_specs();
   for (const supervision::WorkerRecord& worker : attempt_->supervisor->workers()) {
     std::error_code ignored;  // of the process that is lost
@@ -444,17 +461,7 @@ asio::awaitable<void> Job::renew_round() {
     specs[i].reports = attempt_->specs[i].reports;
     specs[i].reports_variable = attempt_->specs[i].reports_variable;
   }
-  logs_.name_ranks(attempt_->number, specs.front().rank);
-  if (attempt_->rank_monitor) {
-    attempt_->rank_monitor->set_first_rank(specs.front().rank);
-  }
-  // Where machines join, the others first finish their step, while the new workers start.
-  const std::chrono::seconds to_join =
-      is_anyone_lost ? std::chrono::seconds(0) : plan_.rendezvous.join_timeout;
-  attempt_->supervisor->replace(std::move(specs), plan_.supervision.shutdown_timeout + to_join);
-  if (const auto end = rounds_->known_end()) {  // the new round has ended already
-    follow(*end);
-  }
+  return specs;
 }
 
 /// Waits until the workers can be forked from a process that has imported --preload's modules.

@@ -174,6 +174,7 @@ class Job {
   void monitor_workers(std::vector<supervision::WorkerSpec>& specs);
   void show_report(const report::JobReport& report, const rendezvous::RoundResult& round_result);
   std::vector<supervision::WorkerSpec> worker_specs();
+  std::vector<supervision::WorkerSpec> renewed_specs();
   void give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs);
   void give_membership(std::vector<supervision::WorkerSpec>& specs);
   bool is_replaced(const supervision::WorkerRecord& worker);

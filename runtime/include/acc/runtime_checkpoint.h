@@ -192,8 +192,7 @@ ACC_API acc_status acc_checkpoint_series_resume(acc_checkpoint_series* series, a
  * initialisers are called again. With --elastic_replicas acc_runtime_rank and
  * acc_runtime_world_size may be others afterwards. Collective. ACC_NOT_FOUND: there is nothing to
  * load, and the model has its initial values. ACC_NOT_SUPPORTED: the launcher replaces no ranks, or
- * this job cannot rejoin (docs/checkpoints.md, "Rejoin"). ACC_TIMEOUT: none was replaced in time.
- */
+ * this job cannot rejoin (docs/checkpoints.md, "Rejoin"). ACC_TIMEOUT: none came in time. */
 ACC_API acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, acc_model* model,
                                                 acc_optimizer* optimizer, acc_program_state** state,
                                                 char* from, size_t capacity) ACC_NOEXCEPT;

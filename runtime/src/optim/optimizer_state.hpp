@@ -51,11 +51,11 @@ class OptimizerState {
 
   /// Learning rates of the next step.
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
-  /// Null: the rule is not one of the program.
-  [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
   /// The same, to change them. Throws Error(invalid_argument) for a ProgramRule, which has its own.
   [[nodiscard]] optim::GroupTable& changeable_rates();
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
+  /// Null: the rule is not one of the program.
+  [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
 
   /// One moment of a flat parameter, in memory of the updater.
   struct Moment {
