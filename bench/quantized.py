@@ -6,7 +6,8 @@
                               [--output NAME] [--limit 0.1]
 
 Machines are launchers on this machine, which exchange over TCP. All runs begin with the same weights and read the same
-text: FILE, by default the documents of this project. A point is the mean loss of --every steps. NAME.json and NAME.svg
+text: FILE, by default the documents of this project. The run `perturbed` is exact with a learning rate that is larger by
+1e-4 of its value: how far two exact runs are apart. A point is the mean loss of --every steps. NAME.json and NAME.svg
 get the curves, after each strategy. Exits with 1 if a last point differs from that of the first run by more than --limit
 percent.
 """
@@ -28,7 +29,7 @@ import ports  # noqa: E402
 
 MODELS = {"4M": {"layers": 5, "heads": 8, "dim": 256}, "1M": {"layers": 4, "heads": 4, "dim": 144}}
 RUNS = {"exact": (), "quantized": ("weights", "gradients"), "weights only": ("weights",),
-        "gradients only": ("gradients",)}
+        "gradients only": ("gradients",), "perturbed": ("perturbed",)}
 
 
 def losses(args, folder, strategy, kinds):
@@ -41,8 +42,9 @@ def losses(args, folder, strategy, kinds):
         "--cpu", "--mixed_precision", train.PRECISIONS[args.dtype], "--num_machines", args.machines,
         "--machine_rank", rank, "--num_processes", args.machines * args.ranks, "--main_process_ip", "127.0.0.1",
         "--main_process_port", port, "--num_cpu_threads_per_process", 1,
-        *(f"--quantized_{kind}" for kind in kinds), args.bin / "train_gpt", "--data", folder / "text",
-        "--steps", args.steps, "--metrics", metrics, "--seed", 1, "--lr", args.lr, "--grad_clip", 1,
+        *(f"--quantized_{kind}" for kind in kinds if kind != "perturbed"), args.bin / "train_gpt",
+        "--data", folder / "text", "--steps", args.steps, "--metrics", metrics, "--seed", 1,
+        "--lr", args.lr * (1 + 1e-4 * ("perturbed" in kinds)), "--grad_clip", 1,
         "--micro_batch", args.micro_batch, "--seq_len", 128, *model])),
         env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL) for rank in range(args.machines)]
     if any([process.wait() for process in running]):
@@ -90,7 +92,7 @@ def main():
         texts = [args.data] if args.data else sorted((ROOT / "docs").glob("*.md"))
         folder.joinpath("text").write_bytes(b"".join(path.read_bytes() for path in texts))
         for strategy in args.strategies:
-            kinds = {run: tuple(kind for kind in RUNS[run] if kind == "gradients" or strategy != "ddp")
+            kinds = {run: tuple(kind for kind in RUNS[run] if kind != "weights" or strategy != "ddp")
                      for run in args.runs}
             curves = {run: losses(args, folder, strategy, kinds[run]) for run in args.runs}
             print(f"{strategy}, {args.model}, {args.dtype}, {args.machines} machines x {args.ranks} ranks, "

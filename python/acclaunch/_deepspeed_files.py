@@ -21,7 +21,7 @@ from deepspeed.utils import logger
 from deepspeed.utils.tensor_fragment import fragment_address
 from torch.distributed.tensor import DTensor
 
-from acclaunch import _rows
+from acclaunch import _rows, _save_async
 from acclaunch._library import ConfigError, NotSupportedError
 
 
@@ -107,31 +107,37 @@ def in_compute_dtype(engine, parameter, read):
 
 @contextlib.contextmanager
 def complete_or_absent(engine, save_dir, tag, save_latest):
-    """A folder and a tag to save under, which gets its final name at the end, before `latest` names it."""
+    """A folder and a tag to save under, which gets its final name at the end, before `latest` names it: with save_async
+    when a thread has written the files."""
     final = str(tag) if tag is not None else f"global_step{engine.global_steps}"
     temporary = f"{final}.acc-tmp"
     writes = (engine.local_rank if engine.use_node_local_storage() else engine.global_rank) == 0
-    target, made = os.path.join(save_dir, final), os.path.join(save_dir, temporary)
-    if writes:
-        shutil.rmtree(made, ignore_errors=True)
-    dist.barrier()
-    _rows.fence()
-    yield save_dir, temporary
-    if writes:
+    made = os.path.abspath(os.path.join(save_dir, temporary))
+
+    def commit():
+        folder = os.path.dirname(save.place(made))
+        here, target = os.path.join(folder, temporary), os.path.join(folder, final)
         if os.path.isdir(target):
-            _exchange(made, target)
-            for name in os.listdir(made):
+            _exchange(here, target)
+            for name in os.listdir(here):
                 if not os.path.exists(os.path.join(target, name)) and not name.endswith("_states.pt"):
-                    os.rename(os.path.join(made, name), os.path.join(target, name))
-            shutil.rmtree(made)
+                    os.rename(os.path.join(here, name), os.path.join(target, name))
+            shutil.rmtree(here)
         else:
-            os.rename(made, target)
+            os.rename(here, target)
         if save_latest:
-            path = os.path.join(save_dir, "latest")
+            path = os.path.join(folder, "latest")
             with open(f"{path}.acc-tmp", "w") as file:
                 file.write(final)
             os.replace(f"{path}.acc-tmp", path)
-    dist.barrier()
+
+    with _save_async.saving(os.path.join(save_dir, final)) as save:
+        if writes:
+            shutil.rmtree(made, ignore_errors=True)
+            save.at_end(commit, made)
+        dist.barrier()
+        _rows.fence()
+        yield save_dir, temporary
 
 
 def _exchange(one, other):
@@ -410,6 +416,7 @@ def _own_scalar(key, value):
 
 def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_only):
     """As DeepSpeedEngine.load_checkpoint. Returns the path and the client's state."""
+    _save_async.wait()
     if tag is None:
         path = os.path.join(load_dir, "latest")
         if not os.path.isfile(path):

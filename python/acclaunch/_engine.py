@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import sys
 
+from acclaunch import _save_async
 from acclaunch._imports import call_after_imports, optimizers
 from acclaunch._library import NotSupportedError, refuse, say
 
@@ -151,9 +152,15 @@ def _keep_optimizers(module):
     module.map_pytorch_optim_to_deepspeed = lambda optimizer: optimizer
 
 
+def _serve_saves(module):
+    """module: accelerate.accelerator."""
+    _check_accelerate(module.Accelerator.save_state, "output_dir")
+    _save_async.serve_accelerate(module)
+
+
 _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsdp": _serve_fsdp,
               "deepspeed": _serve_deepspeed, "accelerate.state": _serve_accelerate,
-              "accelerate.utils.dataclasses": _serve_plugins,
+              "accelerate.utils.dataclasses": _serve_plugins, "accelerate.accelerator": _serve_saves,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft}
 
 
@@ -162,15 +169,6 @@ def _say_if_unused():
     failed = getattr(sys, "last_value", None) is not None
     if not used and not failed and multiprocessing.parent_process() is None and os.environ.get("RANK") == "0":
         say("--engine acc had no effect: the program has run no sharded module")
-
-
-def _check_settings():
-    """Raises for a setting of acclaunch that is for programs that save with acclaunch itself."""
-    if os.environ.get("ACC_SAVE_ASYNC", "false") == "true":
-        raise NotSupportedError(
-            "save_async: the engine acc does not support it. Accelerate's save_state gives the folder's name to the "
-            "program's hooks and returns it, for files that exist then, so it cannot write a folder that is complete "
-            "or absent later. Leave save_async out; torch.distributed.checkpoint.async_save saves beside the training")
 
 
 def _require_snapshots(*_):
@@ -185,8 +183,8 @@ def _require_snapshots(*_):
 
 @functools.cache  # also in a worker that --preload forked from a process that has done it
 def install():
-    _check_settings()
     if os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     call_after_imports(_FUNCTIONS)
     atexit.register(_say_if_unused)
+    atexit.register(_save_async.at_exit)

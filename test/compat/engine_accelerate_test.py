@@ -9,12 +9,14 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 
 if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))):
     print("skipped: no Accelerate")
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+SAVED_BESIDE = ("version 2", "version 1, loaded by rank 0", "ZeRO 3")  # with --save_async
 DEADLINE = 240  # seconds; far more than a busy machine needs
 SECTION = """distributed_type: FSDP
 use_cpu: true
@@ -119,12 +121,45 @@ def train(folder):
             for ids, in loader:
                 found.append(number(accelerator.gather_for_metrics(net(ids).argmax(-1)).sum()))
 
+    def saved_beside():
+        """A save, of which nothing is seen until the end; one that a rank cannot write; one in a folder with files."""
+        from acclaunch import _save_async
+        write, may_write = _save_async.Save._write, threading.Event()
+
+        def fail(self):
+            raise OSError("no room")
+
+        _save_async.Save._write = lambda self: may_write.wait() and write(self)
+        accelerator.save_state(f"{folder}/state")
+        yield
+        assert not os.path.exists(f"{folder}/state")
+        may_write.set()
+        _save_async.Save._write = fail if accelerator.process_index == 1 else write
+        accelerator.save_state(f"{folder}/other")
+        _save_async.wait()
+        left = sorted(os.listdir(folder))
+        accelerator.wait_for_everyone()
+        assert "state" in left and not any("other" in each or "acc-tmp" in each for each in left), left
+        if accelerator.is_main_process:
+            os.makedirs(f"{folder}/full/of files")
+        accelerator.wait_for_everyone()
+        accelerator.save_state(f"{folder}/full")
+        assert _save_async._in_flight is None and len(os.listdir(f"{folder}/full")) > 1
+        yield
+
+    def saved():
+        accelerator.save_state(f"{folder}/state")
+        yield
+        yield
+
     found = []
     epoch()
-    accelerator.save_state(f"{folder}/state")
+    state = saved_beside() if os.environ.get("ACC_SAVE_ASYNC") == "true" else saved()
+    next(state)
     kept = found[:]
     epoch()
     last = found[len(kept):]
+    next(state)
     accelerator.load_state(f"{folder}/state")
     found = kept[:]
     epoch()
@@ -168,14 +203,16 @@ def main():
             flags = [] if name == "version 2" else preload
             if text.startswith("distributed_type: DEEPSPEED"):
                 flags = [flags[0], f"{flags[1]},deepspeed"]
-            ours = run(name, *flags, "--config_file", written(name, text))
+            beside = name in SAVED_BESIDE
+            ours = run(name, *flags, *["--save_async"] * beside, "--config_file", written(name, text))
             assert "acclaunch: engine acc, " in ours.stdout, ours.stdout
+            assert ("/other was not saved: rank 1: no room" in ours.stdout) == beside, ours.stdout
             for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
                 assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)
-        for flag, *value in (("save_async",), ("memory_checkpoint_every", "1")):
-            refused = run(flag, "--cpu", "--num_processes", "2", "--engine", "acc", f"--{flag}", *value)
-            assert refused.returncode != 0 and f"{flag}: the engine acc does not support it" in refused.stdout, \
-                refused.stdout
+        flag = "memory_checkpoint_every"
+        refused = run(flag, "--cpu", "--num_processes", "2", "--engine", "acc", f"--{flag}", "1")
+        assert refused.returncode != 0 and f"{flag}: the engine acc does not support it" in refused.stdout, \
+            refused.stdout
 
 
 if __name__ == "__main__":

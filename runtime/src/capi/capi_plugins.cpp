@@ -50,8 +50,10 @@ acc_status acc_runtime_in_mode_with_fsdp(const char* mode, const acc_fsdp_plugin
   return create(runtime, "runtime", [&] {
     acc::settings::Environment environment = acc::settings::current_environment();
     environment.insert_or_assign(acc::kModeVariable, string_of(mode, "mode"));
-    return acc::Runtime::from_settings(acc::settings::settings_from_environment(
-        environment, required(plugin, "plugin").value.program_settings()));
+    acc::settings::RuntimeSettings settings = acc::settings::settings_from_environment(
+        environment, required(plugin, "plugin").value.program_settings());
+    settings.sharding.save_async = false;  // the program writes checkpoints of its own
+    return acc::Runtime::from_settings(settings);
   });
 }
 
