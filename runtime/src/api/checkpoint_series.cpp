@@ -105,6 +105,12 @@ double by_rank_zero(Runtime& runtime, const std::string& folder, const Look& loo
 
 }  // namespace
 
+void detail::check_series(const settings::ShardingSettings& settings) {
+  if (settings.save_async) {
+    check_gathers_nothing(settings);
+  }
+}
+
 CheckpointSeries::CheckpointSeries(Runtime& runtime, std::string folder, Options options)
     : runtime_(runtime), folder_(std::move(folder)), options_(options) {
   if (options_.total_limit && *options_.total_limit < 1) {

@@ -75,25 +75,9 @@ void check_replicas(const settings::RuntimeSettings& settings) {
 
 }  // namespace
 
-void check_save_async(const settings::ShardingSettings& settings) {
-  const char* const what = settings.state_dict_type == settings::StateDictType::full
-                               ? "fsdp_state_dict_type FULL_STATE_DICT"
-                           : settings.save_16bit_model ? "zero3_save_16bit_model"
-                                                       : nullptr;
-  if (what != nullptr) {
-    throw Error(Errc::not_supported,
-                fmt::format("save_async with {}: the weights are gathered while they are written; "
-                            "use SHARDED_STATE_DICT without a 16-bit model, and acclaunch "
-                            "merge-weights for the whole model, or leave save_async out",
-                            what));
-  }
-}
-
 void check_supported(const settings::RuntimeSettings& settings) {
   const settings::ShardingSettings& asked = settings.sharding;
-  if (asked.save_async) {
-    check_save_async(asked);
-  }
+  check_series(asked);
   std::vector<std::string> refused;
   const auto refuse = [&](bool condition, const std::string& what) {
     if (condition) {

@@ -148,8 +148,13 @@ class RuntimeState {
   void share_snapshots(const sharding::Groups& all);
 };
 
-/// Throws Error(not_supported) if saves beside the training are not possible with these settings.
-void check_save_async(const settings::ShardingSettings& settings);
+/// Throws Error(not_supported) if a save with these settings gathers weights, which one beside the
+/// training cannot.
+void check_gathers_nothing(const settings::ShardingSettings& settings);
+
+/// Throws Error(not_supported) if a CheckpointSeries cannot save in the way that these settings ask
+/// for.
+void check_series(const settings::ShardingSettings& settings);
 
 /// Throws Error(not_supported) that lists the settings that this version or build does not support.
 void check_supported(const settings::RuntimeSettings& settings);
