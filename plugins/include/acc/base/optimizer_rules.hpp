@@ -89,11 +89,11 @@ struct OptimizerRule {
   std::span<const RuleCoefficient> coefficients;
   std::span<const RuleState> states;
   std::span<const GroupKey> group_keys;  ///< all of the class, in its order
-  bool counts_steps = true;              ///< the class's states contain "step"
   /// Of a rule for matrices: the rule of the other parameters, with the coefficients of the same
   /// names; its `eps` is "adam_eps" and its `lr` has the factor "adam_lr_ratio". The rule itself if
   /// it updates them as wholes too; a matrix then has two or more dimensions.
   std::string_view others = {};
+  bool counts_steps = true;  ///< the class's states contain "step"
   /// A step of a parameter has the length of a ratio of two norms of the whole parameter (LAMB).
   bool needs_norms = false;
 
@@ -111,421 +111,211 @@ struct OptimizerRule {
 
 namespace rules {
 
+constexpr RuleCoefficient number(std::string_view name, double fallback = 0.0) {
+  return {.name = name, .fallback = fallback};
+}
+/// A coefficient below 1.
+constexpr RuleCoefficient share(std::string_view name, double fallback = 0.0) {
+  return {.name = name, .fallback = fallback, .limit = 1.0};
+}
+constexpr RuleCoefficient toggle(std::string_view name, bool is_on = false,
+                                 std::string_view needs = {}) {
+  return {.name = name, .fallback = is_on ? 1.0 : 0.0, .is_switch = true, .needs = needs};
+}
+constexpr RuleState of_matrices(std::string_view key, StateShape shape = StateShape::sharded,
+                                std::string_view needs = {}) {
+  return {.key = key, .needs = needs, .of = RuleScope::matrices, .shape = shape};
+}
+constexpr RuleState of_others(std::string_view key, StateShape shape = StateShape::sharded) {
+  return {.key = key, .of = RuleScope::others, .shape = shape};
+}
+constexpr auto listed(auto... each) {
+  return std::array{each...};
+}
+/// Keys of a parameter group: the name of a coefficient, or NAME=VALUE.
+constexpr auto keys(auto... texts) {
+  const auto key = [](std::string_view text) {
+    const auto end = std::min(text.find('='), text.size());
+    return GroupKey{text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
+  };
+  return std::array{key(texts)...};
+}
+
 // torch.optim.AdamW and Adam of torch 2.13. `bias_correction` is DeepSpeed's.
-inline constexpr auto kAdamWCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "eps", .fallback = 1e-8},
-    {.name = "weight_decay", .fallback = 1e-2},
-    {.name = "amsgrad", .is_switch = true},
-    {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
-    {.name = kStates8Bit, .is_switch = true},
-    {.name = kMin8BitSize, .fallback = 4096.0},
-});
-inline constexpr auto kAdamCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "eps", .fallback = 1e-8},
-    {.name = "weight_decay"},
-    {.name = "amsgrad", .is_switch = true},
-    {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
-    {.name = kStates8Bit, .is_switch = true},
-    {.name = kMin8BitSize, .fallback = 4096.0},
-});
+constexpr auto adam_coefficients(double weight_decay) {
+  return listed(number("lr", 1e-3), share("beta1", 0.9), share("beta2", 0.999), number("eps", 1e-8),
+                number("weight_decay", weight_decay), toggle("amsgrad"),
+                toggle("bias_correction", true), toggle(kStates8Bit), number(kMin8BitSize, 4096.0));
+}
+inline constexpr auto kAdamWCoefficients = adam_coefficients(1e-2);
+inline constexpr auto kAdamCoefficients = adam_coefficients(0.0);
 inline constexpr auto kAdamStates =
-    std::to_array<RuleState>({{.key = "exp_avg", .is_signed = true},
-                              {.key = "exp_avg_sq"},
-                              {.key = "max_exp_avg_sq", .needs = "amsgrad"}});
-inline constexpr auto kAdamWKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"betas"},
-    {"eps"},
-    {"weight_decay"},
-    {"amsgrad"},
-    {"maximize", "False"},
-    {"foreach", "None"},
-    {"capturable", "False"},
-    {"differentiable", "False"},
-    {"fused", "None"},
-    {"decoupled_weight_decay", "True"},
-});
-inline constexpr auto kAdamKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"betas"},
-    {"eps"},
-    {"weight_decay"},
-    {"amsgrad"},
-    {"maximize", "False"},
-    {"foreach", "None"},
-    {"capturable", "False"},
-    {"differentiable", "False"},
-    {"fused", "None"},
-    {"decoupled_weight_decay", "False"},
-});
+    listed(RuleState{.key = "exp_avg", .is_signed = true}, RuleState{.key = "exp_avg_sq"},
+           RuleState{.key = "max_exp_avg_sq", .needs = "amsgrad"});
+constexpr auto adam_keys(std::string_view is_decoupled) {
+  return keys("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize=False", "foreach=None",
+              "capturable=False", "differentiable=False", "fused=None", is_decoupled);
+}
+inline constexpr auto kAdamWKeys = adam_keys("decoupled_weight_decay=True");
+inline constexpr auto kAdamKeys = adam_keys("decoupled_weight_decay=False");
 
 // torch.optim.NAdam of torch 2.13. `mu_product` is a function of the number of steps.
-inline constexpr auto kNAdamCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 2e-3},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "eps", .fallback = 1e-8},
-    {.name = "weight_decay"},
-    {.name = "momentum_decay", .fallback = 4e-3},
-    {.name = "decoupled_weight_decay", .is_switch = true},
-});
+inline constexpr auto kNAdamCoefficients = listed(
+    number("lr", 2e-3), share("beta1", 0.9), share("beta2", 0.999), number("eps", 1e-8),
+    number("weight_decay"), number("momentum_decay", 4e-3), toggle("decoupled_weight_decay"));
 inline constexpr auto kNAdamStates =
-    std::to_array<RuleState>({{.key = "exp_avg"}, {.key = "exp_avg_sq"}});
-inline constexpr auto kNAdamKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"betas"},
-    {"eps"},
-    {"weight_decay"},
-    {"momentum_decay"},
-    {"decoupled_weight_decay"},
-    {"maximize", "False"},
-    {"foreach", "None"},
-    {"capturable", "False"},
-    {"differentiable", "False"},
-});
+    listed(RuleState{.key = "exp_avg"}, RuleState{.key = "exp_avg_sq"});
+inline constexpr auto kNAdamKeys =
+    keys("lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay",
+         "maximize=False", "foreach=None", "capturable=False", "differentiable=False");
 
 // torch.optim.Adagrad of torch 2.13.
-inline constexpr auto kAdagradCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-2},
-    {.name = "lr_decay"},
-    {.name = "eps", .fallback = 1e-10},
-    {.name = "weight_decay"},
-});
-inline constexpr auto kAdagradStates = std::to_array<RuleState>({{.key = "sum"}});
-inline constexpr auto kAdagradKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"lr_decay"},
-    {"eps"},
-    {"weight_decay"},
-    {"initial_accumulator_value", "0"},
-    {"foreach", "None"},
-    {"maximize", "False"},
-    {"differentiable", "False"},
-    {"fused", "None"},
-});
+inline constexpr auto kAdagradCoefficients =
+    listed(number("lr", 1e-2), number("lr_decay"), number("eps", 1e-10), number("weight_decay"));
+inline constexpr auto kAdagradStates = listed(RuleState{.key = "sum"});
+inline constexpr auto kAdagradKeys =
+    keys("lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value=0", "foreach=None",
+         "maximize=False", "differentiable=False", "fused=None");
 
 // torch.optim.RMSprop of torch 2.13.
-inline constexpr auto kRmspropCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-2},
-    {.name = "momentum"},
-    {.name = "alpha", .fallback = 0.99},
-    {.name = "eps", .fallback = 1e-8},
-    {.name = "centered", .is_switch = true},
-    {.name = "weight_decay"},
-});
+inline constexpr auto kRmspropCoefficients =
+    listed(number("lr", 1e-2), number("momentum"), number("alpha", 0.99), number("eps", 1e-8),
+           toggle("centered"), number("weight_decay"));
 inline constexpr auto kRmspropStates =
-    std::to_array<RuleState>({{.key = "square_avg"},
-                              {.key = "momentum_buffer", .needs = "momentum"},
-                              {.key = "grad_avg", .needs = "centered"}});
-inline constexpr auto kRmspropKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"momentum"},
-    {"alpha"},
-    {"eps"},
-    {"centered"},
-    {"weight_decay"},
-    {"capturable", "False"},
-    {"foreach", "None"},
-    {"maximize", "False"},
-    {"differentiable", "False"},
-});
+    listed(RuleState{.key = "square_avg"}, RuleState{.key = "momentum_buffer", .needs = "momentum"},
+           RuleState{.key = "grad_avg", .needs = "centered"});
+inline constexpr auto kRmspropKeys =
+    keys("lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable=False",
+         "foreach=None", "maximize=False", "differentiable=False");
 
 // torch.optim.SGD of torch 2.13.
-inline constexpr auto kSgdCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "momentum"},
-    {.name = "nesterov", .is_switch = true, .needs = "momentum"},
-    {.name = "weight_decay"},
-});
-inline constexpr auto kSgdStates =
-    std::to_array<RuleState>({{.key = "momentum_buffer", .needs = "momentum"}});
-inline constexpr auto kSgdKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"momentum"},
-    {"dampening", "0"},
-    {"weight_decay"},
-    {"nesterov"},
-    {"maximize", "False"},
-    {"foreach", "None"},
-    {"differentiable", "False"},
-    {"fused", "None"},
-});
+inline constexpr auto kSgdCoefficients =
+    listed(number("lr", 1e-3), number("momentum"), toggle("nesterov", false, "momentum"),
+           number("weight_decay"));
+inline constexpr auto kSgdStates = listed(RuleState{.key = "momentum_buffer", .needs = "momentum"});
+inline constexpr auto kSgdKeys =
+    keys("lr", "momentum", "dampening=0", "weight_decay", "nesterov", "maximize=False",
+         "foreach=None", "differentiable=False", "fused=None");
 
 // DeepSpeed 0.19.8's Lion. The one for the CPU also saves an exp_avg_sq, which stays 0.
-inline constexpr auto kLionCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "weight_decay"},
-    {.name = kStates8Bit, .is_switch = true},
-    {.name = kMin8BitSize, .fallback = 4096.0},
-});
-inline constexpr auto kLionStates =
-    std::to_array<RuleState>({{.key = "exp_avg", .is_signed = true}});
-inline constexpr auto kLionKeys = std::to_array<GroupKey>({{"lr"}, {"betas"}, {"weight_decay"}});
+inline constexpr auto kLionCoefficients =
+    listed(number("lr", 1e-3), share("beta1", 0.9), share("beta2", 0.999), number("weight_decay"),
+           toggle(kStates8Bit), number(kMin8BitSize, 4096.0));
+inline constexpr auto kLionStates = listed(RuleState{.key = "exp_avg", .is_signed = true});
+inline constexpr auto kLionKeys = keys("lr", "betas", "weight_decay");
 
 // torch.optim.Muon of torch 2.13 for matrices, and AdamW for the other parameters.
-inline constexpr auto kMuonCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "weight_decay", .fallback = 0.1},
-    {.name = "momentum", .fallback = 0.95, .limit = 1.0},
-    {.name = "nesterov", .fallback = 1.0, .is_switch = true},
-    {.name = "eps", .fallback = 1e-7},
-    {.name = "ns_steps", .fallback = 5.0, .limit = 100.0},
-    {.name = "match_rms_adamw", .is_switch = true},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "adam_eps", .fallback = 1e-8},
-    {.name = "adam_lr_ratio", .fallback = 1.0},
-});
+inline constexpr auto kMuonCoefficients =
+    listed(number("lr", 1e-3), number("weight_decay", 0.1), share("momentum", 0.95),
+           toggle("nesterov", true), number("eps", 1e-7),
+           RuleCoefficient{.name = "ns_steps", .fallback = 5.0, .limit = 100.0},
+           toggle("match_rms_adamw"), share("beta1", 0.9), share("beta2", 0.999),
+           number("adam_eps", 1e-8), number("adam_lr_ratio", 1.0));
 inline constexpr auto kMuonStates =
-    std::to_array<RuleState>({{.key = "momentum_buffer", .of = RuleScope::matrices},
-                              {.key = "exp_avg", .of = RuleScope::others},
-                              {.key = "exp_avg_sq", .of = RuleScope::others}});
-inline constexpr auto kMuonKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"weight_decay"},
-    {"momentum"},
-    {"nesterov"},
-    {"eps"},
-    {"ns_steps"},
-    {"match_rms_adamw"},
-    {"betas"},
-    {"adam_eps"},
-    {"adam_lr_ratio"},
-});
+    listed(of_matrices("momentum_buffer"), of_others("exp_avg"), of_others("exp_avg_sq"));
+inline constexpr auto kMuonKeys =
+    keys("lr", "weight_decay", "momentum", "nesterov", "eps", "ns_steps", "match_rms_adamw",
+         "betas", "adam_eps", "adam_lr_ratio");
 
 // DeepSpeed 0.19.8's FusedLamb, with the norms of whole parameters also where ZeRO divides them.
-inline constexpr auto kLambCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "bias_correction", .fallback = 1.0, .is_switch = true},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "eps", .fallback = 1e-8},
-    {.name = "eps_inside_sqrt", .is_switch = true},
-    {.name = "weight_decay"},
-    {.name = "max_coeff", .fallback = 10.0},
-    {.name = "min_coeff", .fallback = 0.01},
-});
+inline constexpr auto kLambCoefficients =
+    listed(number("lr", 1e-3), toggle("bias_correction", true), share("beta1", 0.9),
+           share("beta2", 0.999), number("eps", 1e-8), toggle("eps_inside_sqrt"),
+           number("weight_decay"), number("max_coeff", 10.0), number("min_coeff", 0.01));
 inline constexpr auto kLambStates =
-    std::to_array<RuleState>({{.key = "exp_avg"}, {.key = "exp_avg_sq"}});
-inline constexpr auto kLambKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"bias_correction"},
-    {"betas"},
-    {"eps"},
-    {"weight_decay"},
-    {"max_grad_norm", "0"},
-    {"max_coeff"},
-    {"min_coeff"},
-});
+    listed(RuleState{.key = "exp_avg"}, RuleState{.key = "exp_avg_sq"});
+inline constexpr auto kLambKeys = keys("lr", "bias_correction", "betas", "eps", "weight_decay",
+                                       "max_grad_norm=0", "max_coeff", "min_coeff");
 
 // torch.optim.Adafactor of torch 2.13. eps1: torch's default is that of float32.
-inline constexpr auto kAdafactorCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-2},
-    {.name = "beta2_decay", .fallback = -0.8, .limit = 0.0, .least = -1e3},
-    {.name = "eps1", .fallback = 1.1920928955078125e-07},
-    {.name = "eps2", .fallback = 1e-3},
-    {.name = "d", .fallback = 1.0, .least = 1.0},
-    {.name = "weight_decay"},
-});
-inline constexpr auto kAdafactorStates = std::to_array<RuleState>(
-    {{.key = "row_var", .of = RuleScope::matrices, .shape = StateShape::rows_kept},
-     {.key = "col_var", .of = RuleScope::matrices, .shape = StateShape::columns_kept},
-     {.key = "variance", .of = RuleScope::others, .shape = StateShape::whole}});
-inline constexpr auto kAdafactorKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"beta2_decay"},
-    {"eps"},
-    {"d"},
-    {"weight_decay"},
-    {"foreach", "None"},
-    {"maximize", "False"},
-});
+inline constexpr auto kAdafactorCoefficients =
+    listed(number("lr", 1e-2),
+           RuleCoefficient{.name = "beta2_decay", .fallback = -0.8, .limit = 0.0, .least = -1e3},
+           number("eps1", 1.1920928955078125e-07), number("eps2", 1e-3),
+           RuleCoefficient{.name = "d", .fallback = 1.0, .least = 1.0}, number("weight_decay"));
+inline constexpr auto kAdafactorStates = listed(of_matrices("row_var", StateShape::rows_kept),
+                                                of_matrices("col_var", StateShape::columns_kept),
+                                                of_others("variance", StateShape::whole));
+inline constexpr auto kAdafactorKeys =
+    keys("lr", "beta2_decay", "eps", "d", "weight_decay", "foreach=None", "maximize=False");
 
 // transformers.optimization.Adafactor of transformers 4 and 5. beta1 0: without a first moment.
-inline constexpr auto kAdafactorHfCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-3},
-    {.name = "eps1", .fallback = 1e-30},
-    {.name = "eps2", .fallback = 1e-3},
-    {.name = "clip_threshold", .fallback = 1.0},
-    {.name = "decay_rate", .fallback = -0.8, .limit = 0.0, .least = -1e3},
-    {.name = "beta1", .limit = 1.0},
-    {.name = "weight_decay"},
-    {.name = "scale_parameter", .fallback = 1.0, .is_switch = true},
-    {.name = "relative_step", .fallback = 1.0, .is_switch = true},
-    {.name = "warmup_init", .is_switch = true, .needs = "relative_step"},
-});
-inline constexpr auto kAdafactorHfStates = std::to_array<RuleState>(
-    {{.key = "exp_avg_sq_row", .of = RuleScope::matrices, .shape = StateShape::rows},
-     {.key = "exp_avg_sq_col", .of = RuleScope::matrices, .shape = StateShape::columns},
-     {.key = "exp_avg_sq", .of = RuleScope::others, .shape = StateShape::whole},
-     {.key = "exp_avg", .needs = "beta1", .shape = StateShape::whole}});
-inline constexpr auto kAdafactorHfKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"eps"},
-    {"clip_threshold"},
-    {"decay_rate"},
-    {"beta1", "None"},
-    {"weight_decay"},
-    {"scale_parameter"},
-    {"relative_step"},
-    {"warmup_init"},
-});
+inline constexpr auto kAdafactorHfCoefficients = listed(
+    number("lr", 1e-3), number("eps1", 1e-30), number("eps2", 1e-3), number("clip_threshold", 1.0),
+    RuleCoefficient{.name = "decay_rate", .fallback = -0.8, .limit = 0.0, .least = -1e3},
+    share("beta1"), number("weight_decay"), toggle("scale_parameter", true),
+    toggle("relative_step", true), toggle("warmup_init", false, "relative_step"));
+inline constexpr auto kAdafactorHfStates = listed(
+    of_matrices("exp_avg_sq_row", StateShape::rows),
+    of_matrices("exp_avg_sq_col", StateShape::columns), of_others("exp_avg_sq", StateShape::whole),
+    RuleState{.key = "exp_avg", .needs = "beta1", .shape = StateShape::whole});
+inline constexpr auto kAdafactorHfKeys =
+    keys("lr", "eps", "clip_threshold", "decay_rate", "beta1=None", "weight_decay",
+         "scale_parameter", "relative_step", "warmup_init");
 
 // SOAP (arXiv 2409.11321, algorithm 3) for matrices, and AdamW for the other parameters.
-inline constexpr auto kSoapCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 3e-3},
-    {.name = "beta1", .fallback = 0.95, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.95, .limit = 1.0},
-    {.name = "shampoo_beta", .fallback = 0.95, .limit = 1.0},
-    {.name = "eps", .fallback = 1e-8},
-    {.name = "weight_decay", .fallback = 1e-2},
-    {.name = "precondition_frequency", .fallback = 10.0, .least = 1.0},
-    {.name = kLargestSide, .fallback = 10000.0},
-    {.name = "adam_eps", .fallback = 1e-8},
-    {.name = "adam_lr_ratio", .fallback = 1.0},
-});
-inline constexpr auto kSoapStates = std::to_array<RuleState>(
-    {{.key = "exp_avg", .of = RuleScope::matrices, .shape = StateShape::whole},
-     {.key = "exp_avg_sq", .of = RuleScope::matrices, .shape = StateShape::whole},
-     {.key = "GG_left", .of = RuleScope::matrices, .shape = StateShape::rows_by_rows},
-     {.key = "GG_right", .of = RuleScope::matrices, .shape = StateShape::columns_by_columns},
-     {.key = "Q_left", .of = RuleScope::matrices, .shape = StateShape::rows_by_rows},
-     {.key = "Q_right", .of = RuleScope::matrices, .shape = StateShape::columns_by_columns},
-     {.key = "exp_avg", .of = RuleScope::others},
-     {.key = "exp_avg_sq", .of = RuleScope::others}});
-inline constexpr auto kSoapKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"betas"},
-    {"shampoo_beta"},
-    {"eps"},
-    {"weight_decay"},
-    {"precondition_frequency"},
-    {kLargestSide},
-    {"adam_eps"},
-    {"adam_lr_ratio"},
-});
+inline constexpr auto kSoapCoefficients =
+    listed(number("lr", 3e-3), share("beta1", 0.95), share("beta2", 0.95),
+           share("shampoo_beta", 0.95), number("eps", 1e-8), number("weight_decay", 1e-2),
+           RuleCoefficient{.name = "precondition_frequency", .fallback = 10.0, .least = 1.0},
+           number(kLargestSide, 10000.0), number("adam_eps", 1e-8), number("adam_lr_ratio", 1.0));
+inline constexpr auto kSoapStates =
+    listed(of_matrices("exp_avg", StateShape::whole), of_matrices("exp_avg_sq", StateShape::whole),
+           of_matrices("GG_left", StateShape::rows_by_rows),
+           of_matrices("GG_right", StateShape::columns_by_columns),
+           of_matrices("Q_left", StateShape::rows_by_rows),
+           of_matrices("Q_right", StateShape::columns_by_columns), of_others("exp_avg"),
+           of_others("exp_avg_sq"));
+inline constexpr auto kSoapKeys =
+    keys("lr", "betas", "shampoo_beta", "eps", "weight_decay", "precondition_frequency",
+         kLargestSide, "adam_eps", "adam_lr_ratio");
 
 // Shampoo (arXiv 1802.09568, algorithm 1) for matrices, and AdamW for the other parameters.
-inline constexpr auto kShampooCoefficients = std::to_array<RuleCoefficient>({
-    {.name = "lr", .fallback = 1e-1},
-    {.name = "momentum", .limit = 1.0},
-    {.name = "eps", .fallback = 1e-4},
-    {.name = "weight_decay"},
-    {.name = "precondition_frequency", .fallback = 1.0, .least = 1.0},
-    {.name = kLargestSide, .fallback = 10000.0},
-    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
-    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
-    {.name = "adam_eps", .fallback = 1e-8},
-    {.name = "adam_lr_ratio", .fallback = 1e-2},
-});
-inline constexpr auto kShampooStates = std::to_array<RuleState>(
-    {{.key = "precond_left", .of = RuleScope::matrices, .shape = StateShape::rows_by_rows},
-     {.key = "precond_right", .of = RuleScope::matrices, .shape = StateShape::columns_by_columns},
-     {.key = "inv_precond_left", .of = RuleScope::matrices, .shape = StateShape::rows_by_rows},
-     {.key = "inv_precond_right",
-      .of = RuleScope::matrices,
-      .shape = StateShape::columns_by_columns},
-     {.key = "momentum_buffer",
-      .needs = "momentum",
-      .of = RuleScope::matrices,
-      .shape = StateShape::whole},
-     {.key = "exp_avg", .of = RuleScope::others},
-     {.key = "exp_avg_sq", .of = RuleScope::others}});
-inline constexpr auto kShampooKeys = std::to_array<GroupKey>({
-    {"lr"},
-    {"momentum"},
-    {"eps"},
-    {"weight_decay"},
-    {"precondition_frequency"},
-    {kLargestSide},
-    {"betas"},
-    {"adam_eps"},
-    {"adam_lr_ratio"},
-});
+inline constexpr auto kShampooCoefficients =
+    listed(number("lr", 1e-1), share("momentum"), number("eps", 1e-4), number("weight_decay"),
+           RuleCoefficient{.name = "precondition_frequency", .fallback = 1.0, .least = 1.0},
+           number(kLargestSide, 10000.0), share("beta1", 0.9), share("beta2", 0.999),
+           number("adam_eps", 1e-8), number("adam_lr_ratio", 1e-2));
+inline constexpr auto kShampooStates =
+    listed(of_matrices("precond_left", StateShape::rows_by_rows),
+           of_matrices("precond_right", StateShape::columns_by_columns),
+           of_matrices("inv_precond_left", StateShape::rows_by_rows),
+           of_matrices("inv_precond_right", StateShape::columns_by_columns),
+           of_matrices("momentum_buffer", StateShape::whole, "momentum"), of_others("exp_avg"),
+           of_others("exp_avg_sq"));
+inline constexpr auto kShampooKeys =
+    keys("lr", "momentum", "eps", "weight_decay", "precondition_frequency", kLargestSide, "betas",
+         "adam_eps", "adam_lr_ratio");
 
 }  // namespace rules
 
 inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
-    {.name = "adamw",
-     .title = "AdamW",
-     .coefficients = rules::kAdamWCoefficients,
-     .states = rules::kAdamStates,
-     .group_keys = rules::kAdamWKeys},
-    {.name = "adam",
-     .title = "Adam",
-     .coefficients = rules::kAdamCoefficients,
-     .states = rules::kAdamStates,
-     .group_keys = rules::kAdamKeys},
+    {"adamw", "AdamW", rules::kAdamWCoefficients, rules::kAdamStates, rules::kAdamWKeys},
+    {"adam", "Adam", rules::kAdamCoefficients, rules::kAdamStates, rules::kAdamKeys},
     {.name = "sgd",
      .title = "SGD",
      .coefficients = rules::kSgdCoefficients,
      .states = rules::kSgdStates,
      .group_keys = rules::kSgdKeys,
      .counts_steps = false},
-    {.name = "lion",
-     .title = "Lion",
-     .coefficients = rules::kLionCoefficients,
-     .states = rules::kLionStates,
-     .group_keys = rules::kLionKeys},
-    {.name = "nadam",
-     .title = "NAdam",
-     .coefficients = rules::kNAdamCoefficients,
-     .states = rules::kNAdamStates,
-     .group_keys = rules::kNAdamKeys},
-    {.name = "adagrad",
-     .title = "Adagrad",
-     .coefficients = rules::kAdagradCoefficients,
-     .states = rules::kAdagradStates,
-     .group_keys = rules::kAdagradKeys},
-    {.name = "rmsprop",
-     .title = "RMSprop",
-     .coefficients = rules::kRmspropCoefficients,
-     .states = rules::kRmspropStates,
-     .group_keys = rules::kRmspropKeys},
+    {"lion", "Lion", rules::kLionCoefficients, rules::kLionStates, rules::kLionKeys},
+    {"nadam", "NAdam", rules::kNAdamCoefficients, rules::kNAdamStates, rules::kNAdamKeys},
+    {"adagrad", "Adagrad", rules::kAdagradCoefficients, rules::kAdagradStates, rules::kAdagradKeys},
+    {"rmsprop", "RMSprop", rules::kRmspropCoefficients, rules::kRmspropStates, rules::kRmspropKeys},
     {.name = "lamb",
      .title = "Lamb",
      .coefficients = rules::kLambCoefficients,
      .states = rules::kLambStates,
      .group_keys = rules::kLambKeys,
      .needs_norms = true},
-    {.name = "muon",
-     .title = "Muon",
-     .coefficients = rules::kMuonCoefficients,
-     .states = rules::kMuonStates,
-     .group_keys = rules::kMuonKeys,
-     .others = "adamw"},
-    {.name = "adafactor",
-     .title = "Adafactor",
-     .coefficients = rules::kAdafactorCoefficients,
-     .states = rules::kAdafactorStates,
-     .group_keys = rules::kAdafactorKeys,
-     .others = "adafactor"},
-    {.name = "adafactor_transformers",
-     .title = "Adafactor of transformers",
-     .coefficients = rules::kAdafactorHfCoefficients,
-     .states = rules::kAdafactorHfStates,
-     .group_keys = rules::kAdafactorHfKeys,
-     .others = "adafactor_transformers"},
-    {.name = "soap",
-     .title = "SOAP",
-     .coefficients = rules::kSoapCoefficients,
-     .states = rules::kSoapStates,
-     .group_keys = rules::kSoapKeys,
-     .others = "adamw"},
-    {.name = "shampoo",
-     .title = "Shampoo",
-     .coefficients = rules::kShampooCoefficients,
-     .states = rules::kShampooStates,
-     .group_keys = rules::kShampooKeys,
-     .others = "adamw"},
+    {"muon", "Muon", rules::kMuonCoefficients, rules::kMuonStates, rules::kMuonKeys, "adamw"},
+    {"adafactor", "Adafactor", rules::kAdafactorCoefficients, rules::kAdafactorStates,
+     rules::kAdafactorKeys, "adafactor"},
+    {"adafactor_transformers", "Adafactor of transformers", rules::kAdafactorHfCoefficients,
+     rules::kAdafactorHfStates, rules::kAdafactorHfKeys, "adafactor_transformers"},
+    {"soap", "SOAP", rules::kSoapCoefficients, rules::kSoapStates, rules::kSoapKeys, "adamw"},
+    {"shampoo", "Shampoo", rules::kShampooCoefficients, rules::kShampooStates, rules::kShampooKeys,
+     "adamw"},
 });
 
 /// Returns null for an unknown name.
