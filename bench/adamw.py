@@ -9,38 +9,25 @@ with --deepspeed a DeepSpeed whose C++ extension can be built. Prints for each i
 over the rounds of each round's median and the ratio to torch; for acclaunch also its rate divided by the
 rate of a loop that only adds over the same arrays.
 """
-import argparse
 import collections
-import json
-import os
 import statistics
-import subprocess
-import sys
 
-
-def lines_of(argv):
-    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+from launchers import json_lines
+from names import PYTHON, Options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default="build/release/bin/adamw_bench")
+    parser = Options(__doc__, bin="build/release/bin/adamw_bench", python=PYTHON, params=32 << 20, threads="1,2",
+                     deepspeed=False, rounds=3)
     parser.add_argument("--peer", required=True)
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    parser.add_argument("--params", type=int, default=32 << 20)
-    parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--deepspeed", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
 
     seconds, of_streams = collections.defaultdict(list), collections.defaultdict(list)
     for _ in range(args.rounds):
-        ours = [args.bin, str(args.params), args.threads]
-        peer = [args.python, args.peer, "--params", str(args.params), "--threads", args.threads]
+        ours = [args.bin, args.params, args.threads]
+        peer = [args.python, args.peer, "--params", args.params, "--threads", args.threads]
         peer += ["--deepspeed"] * args.deepspeed
-        for row in lines_of(ours) + lines_of(peer):
+        for row in json_lines(ours) + json_lines(peer):
             seconds[row["threads"], row["impl"]].append(row["median_s"])
             if "of_streams" in row:
                 of_streams[row["threads"], row["impl"]].append(row["of_streams"])

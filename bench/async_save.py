@@ -15,26 +15,20 @@ stall of a snapshot in memory (memory_checkpoint_every), and the time of a step 
 of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and its state dict is made as
 for dcp.save. Prints lines of JSON, then a table.
 """
-import argparse
 import collections
 import json
 import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
+from launchers import free_port, json_lines
+from names import BIN, Options
+
 HERE = os.path.abspath(__file__)
 SAVES, STEPS = 3, 8
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def make_net(width, layers):
@@ -205,22 +199,13 @@ def run(args, impl, folder):
     else:
         command = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", str(args.processes), "--master-port",
                    str(free_port()), *script[1:]]
-    environment = dict(os.environ, PYTHONPATH=args.package, OMP_NUM_THREADS="1")
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    return next(json.loads(line[line.index("{"):]) for line in output.splitlines() if '"impl"' in line)
+    return json_lines(command, PYTHONPATH=str(args.package), OMP_NUM_THREADS="1")[-1]
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    top = os.path.dirname(os.path.dirname(HERE))
-    parser.add_argument("--bin", default=os.path.join(top, "build/release/bin"))
-    parser.add_argument("--package", default=os.path.join(top, "build/release/python"))
-    parser.add_argument("--python", default=sys.executable)
+    parser = Options(__doc__, bin=BIN, package=BIN.parent / "python", python=sys.executable, processes=2, layers=22,
+                     width=1024, rounds=3)
     parser.add_argument("--dir", action="append")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--layers", type=int, default=22)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     for where in args.dir or [tempfile.gettempdir()]:
         rows = collections.defaultdict(list)

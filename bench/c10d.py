@@ -9,9 +9,7 @@ One thread per worker. `bytes` is the size of the whole tensor (of the larger on
 Each figure is the median over calls of the slowest rank's time. The ratio is Gloo's time divided by
 acc's.
 """
-import argparse
 import os
-import socket
 import statistics
 import time
 
@@ -20,7 +18,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 import acclaunch.c10d  # noqa: F401
-from names import some_of
+from launchers import free_port
+from names import Options
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv",
        "barrier")
@@ -98,19 +97,11 @@ def worker(rank, world, port, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", default="2,4")
-    parser.add_argument("--ops", default=list(OPS), type=some_of(OPS))
-    parser.add_argument("--from-bytes", type=int, default=4 << 10)
-    parser.add_argument("--to-bytes", type=int, default=64 << 20)
-    parser.add_argument("--budget-s", type=float, default=1.0)
-    arguments = parser.parse_args()
+    arguments = Options(__doc__, workers=[2, 4], ops=OPS, from_bytes=4 << 10, to_bytes=64 << 20,
+                        budget_s=1.0).parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    for workers in map(int, arguments.workers.split(",")):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        multiprocessing.spawn(worker, (workers, port, arguments), workers)
+    for workers in arguments.workers:
+        multiprocessing.spawn(worker, (workers, free_port(), arguments), workers)
 
 
 if __name__ == "__main__":

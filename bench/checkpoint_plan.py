@@ -11,11 +11,11 @@ are per chunk, because torch shards rows and acclaunch shards flat parameters. T
 """
 import argparse
 import json
-import os
 import pickle
-import subprocess
-import sys
 import time
+
+from launchers import json_lines
+from names import PYTHON, Options
 
 
 def torch_planner(ranks, layers):
@@ -57,15 +57,8 @@ def torch_planner(ranks, layers):
             "ns_a_chunk": (end - start) * 1e9 / chunks, "bytes_a_chunk": len(content) / chunks}
 
 
-def ours(binary, *arguments):
-    output = subprocess.run([binary, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
-    return [json.loads(line) for line in output.splitlines()]
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default="build/release/bin/checkpoint_plan")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
+    parser = Options(__doc__, bin="build/release/bin/checkpoint_plan", python=PYTHON)
     parser.add_argument("--torch", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.torch:
@@ -75,15 +68,14 @@ def main():
           f"{'MB':>7} {'B/chunk':>7} {'RSS MiB':>7} {'read s':>6} {'RSS MiB':>7} "
           f"{'by plan ms':>10} {'RSS MiB':>7} {'plan KB':>7}")
     for shards in (10_000, 8):
-        for row in ours(args.bin, 10_000, shards):
+        for row in json_lines([args.bin, 10_000, shards]):
             print(f"{row['ranks']:6} {row['shards']:6} {row['folder']:>9} {row['chunks']:8} "
                   f"{row['plan_of_a_file_ms']:12.3f} {row['metadata_s']:11.3f} {row['metadata_mb']:7.1f} "
                   f"{row['bytes_a_chunk']:7.1f} {row['peak_rss_mib']:7.1f} {row['parse_s']:6.2f} "
                   f"{row['parse_peak_rss_mib']:7.0f} {row['by_plan_open_ms'] + row['by_plan_find_ms']:10.1f} "
                   f"{row['by_plan_mib']:7.1f} {row['plan_kb']:7.0f}", flush=True)
-    mine = ours(args.bin, 64, 64, 8)[0]
-    peer = subprocess.run([args.python, __file__, "--torch"], check=True, capture_output=True, text=True).stdout
-    peer = json.loads(peer.splitlines()[-1])
+    mine = json_lines([args.bin, 64, 64, 8])[0]
+    peer = json_lines([args.python, __file__, "--torch"])[-1]
     print(f"64 ranks, 8 layers: ours {mine['ns_a_chunk']:.0f} ns and {mine['bytes_a_chunk']:.0f} bytes per chunk, "
           f"torch {peer['ns_a_chunk']:.0f} ns and {peer['bytes_a_chunk']:.0f}: "
           f"{peer['ns_a_chunk'] / mine['ns_a_chunk']:.0f} times the time, "

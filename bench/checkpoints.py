@@ -12,35 +12,22 @@ interleaved, as medians of the rounds, with CPU seconds, which depend less on ot
 start to end of the process, and its peak resident memory. Prints lines of JSON, then tables with the
 ratios. PYTHON needs torch and accelerate.
 """
-import argparse
 import collections
 import json
 import os
 import shutil
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+
+from launchers import free_port, json_lines, run
+from names import PYTHON, Options
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROCESSES = 2
 
 
-def lines_of(command):
-    output = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def peer(args, folder, nbytes, repetitions, *flags):
-    return lines_of([args.python, "-m", "torch.distributed.run", "--nproc-per-node", PROCESSES,
+    return json_lines([args.python, "-m", "torch.distributed.run", "--nproc-per-node", PROCESSES,
                      "--master-port", free_port(), os.path.join(HERE, "checkpoints", "dcp_peer.py"),
                      folder, nbytes, repetitions, *flags])
 
@@ -51,8 +38,8 @@ def show(line, **more):
 
 def save_and_load(args, folder, nbytes):
     programs = [
-        lambda: lines_of([os.path.join(args.bin, "raw_io"), folder, nbytes, PROCESSES, 3]),
-        lambda: lines_of([os.path.join(args.bin, "checkpoint_bench"), folder, nbytes, PROCESSES, 3]),
+        lambda: json_lines([os.path.join(args.bin, "raw_io"), folder, nbytes, PROCESSES, 3]),
+        lambda: json_lines([os.path.join(args.bin, "checkpoint_bench"), folder, nbytes, PROCESSES, 3]),
         lambda: peer(args, folder, nbytes, 3),
         lambda: peer(args, folder, nbytes, 3, "--no_sync")]
     rows = collections.defaultdict(list)
@@ -79,17 +66,6 @@ def table(rates):
     print(flush=True)
 
 
-def run_measured(command):
-    """Returns seconds, peak resident memory in MiB of the command's largest process, and CPU seconds."""
-    begin = time.perf_counter()
-    child = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode != 0:
-        raise SystemExit(f"{command} ended with {child.returncode}")
-    return time.perf_counter() - begin, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
-
-
 def merge(args, folder, nbytes):
     source = os.path.join(folder, "checkpoint")
     peer(args, folder, nbytes, 1, "--keep")
@@ -101,12 +77,12 @@ def merge(args, folder, nbytes):
     for _ in range(args.rounds):
         for impl, command in commands.items():
             shutil.rmtree(out, ignore_errors=True)
-            samples[impl].append(run_measured(command))
+            samples[impl].append(run(command))
     shutil.rmtree(out)
     shutil.rmtree(source)
     result = {}
     for impl, values in samples.items():
-        result[impl] = [statistics.median(value[i] for value in values) for i in (0, 1, 2)]
+        result[impl] = [statistics.median(column) for column in zip(*((v.wall, v.peak_mib, v.cpu) for v in values))]
         show({"dir": folder, "impl": impl, "what": "merge-weights", "bytes": nbytes,
               "seconds": round(result[impl][0], 4), "peak_mib": round(result[impl][1], 1),
               "cpu_s": round(result[impl][2], 4)})
@@ -114,12 +90,9 @@ def merge(args, folder, nbytes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default="build/release/bin")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
+    parser = Options(__doc__, bin="build/release/bin", python=PYTHON, rounds=3)
     parser.add_argument("--dir", action="append")
     parser.add_argument("--bytes", action="append", type=int)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--part", choices=["save_load", "merge"])
     args = parser.parse_args()
     for parent in args.dir or ["/dev/shm"]:

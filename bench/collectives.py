@@ -8,45 +8,26 @@ PYTHON needs torch; PEERS contains gloo_bench.py. Prints the medians over the ro
 relative to Gloo: "group" is memory that the process group allocated (the runtime uses this), "private"
 is any other memory, as with Gloo.
 """
-import argparse
 import collections
-import json
-import os
-import pathlib
 import statistics
-import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-def rows_of(argv):
-    output = subprocess.run([str(a) for a in argv], check=True, capture_output=True, text=True).stdout
-    starts = ((line, line.find("{")) for line in output.splitlines())
-    return [json.loads(line[at:]) for line, at in starts if at >= 0]
+from launchers import json_lines
+from names import BIN, PEERS, PYTHON, Options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "../shared/peers")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    parser.add_argument("--workers", default="2,4")
-    parser.add_argument("--from-bytes", type=int, default=1 << 20)
-    parser.add_argument("--to-bytes", type=int, default=64 << 20)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+    args = Options(__doc__, bin=BIN, peers=PEERS, python=PYTHON, workers=[2, 4], from_bytes=1 << 20, to_bytes=64 << 20,
+                   rounds=3).parse_args()
 
     times = collections.defaultdict(list)
-    for workers in args.workers.split(","):
+    for workers in args.workers:
         for _ in range(args.rounds):
             ours = [args.bin / "acclaunch", "--cpu", "--num_processes", workers,
                     args.bin / "collectives_bench", args.from_bytes, args.to_bytes, "0.5"]
             gloo = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", workers,
                     args.peers / "gloo_bench.py", "--from-bytes", args.from_bytes,
                     "--to-bytes", args.to_bytes, "--budget-s", "0.5"]
-            for row in rows_of(ours) + rows_of(gloo):
+            for row in json_lines(ours) + json_lines(gloo):
                 key = row["world"], row["bytes"], row["op"], row.get("memory", "gloo")
                 times[key].append(row["median_us"])
 

@@ -10,24 +10,21 @@ recorded in one launch, and the recordings are compared; with it each row is one
 recordings that are in the folder are not made again.
 """
 
-import argparse
 import contextlib
 import pathlib
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).absolute().parents[1]
+from names import ROOT, Options
+
 sys.path.append(str(ROOT / "test/compat/compare_programs"))
 import run_rows  # noqa: E402
 from table import EQUAL, MISTAKES  # noqa: E402
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, build=ROOT / "build/release", keep=None, separately=False)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--build", default=ROOT / "build/release", type=pathlib.Path)
-    parser.add_argument("--keep")
-    parser.add_argument("--separately", action="store_true")
     arguments = parser.parse_args()
     mistakes, pairs = (run_rows.chosen(rows, arguments.names) for rows in (MISTAKES, EQUAL))
     with contextlib.nullcontext(arguments.keep) if arguments.keep else tempfile.TemporaryDirectory() as folder:

@@ -9,13 +9,14 @@ One rank of four, without reading samples. "share" is that of a step of --step_m
 DistributedSampler draws its whole epoch and passes over what was used; the order of acclaunch.data begins at the
 position.
 """
-import argparse
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import time
+
+from launchers import json_lines
+from names import Options
 
 RANKS = 4
 
@@ -58,15 +59,11 @@ def measure(kind, samples, batch, skipped):
         next(batches)
         used()
     each = (time.perf_counter() - begin) / steps
-    print(json.dumps([1e3 * first, 1e6 * each, peak_mib() - before]))
+    print(json.dumps({"found": [1e3 * first, 1e6 * each, peak_mib() - before]}))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", default="1e4,1e6,1e7")
-    parser.add_argument("--batch", type=int, default=64, help="samples of a rank")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--step_ms", type=float, default=100.0)
+    parser = Options(__doc__, samples="1e4,1e6,1e7", batch=64, rounds=3, step_ms=100.0)
     parser.add_argument("--measure", nargs=4)
     options = parser.parse_args()
     if options.measure:
@@ -80,11 +77,8 @@ def main():
             rows = {"acclaunch": [], "torch": []}
             for _ in range(options.rounds):
                 for kind, results in rows.items():
-                    words = ["--measure", kind, str(samples), str(options.batch), str(skipped)]
-                    done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
-                    if done.returncode != 0:
-                        sys.exit(done.stderr)
-                    results.append(json.loads(done.stdout))
+                    command = [sys.executable, __file__, "--measure", kind, samples, options.batch, skipped]
+                    results.append(json_lines(command)[-1]["found"])
             for kind, results in rows.items():
                 first, each, memory = (statistics.median(column) for column in zip(*results))
                 share = each / options.step_ms / 10

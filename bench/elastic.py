@@ -14,7 +14,6 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Without it, torch 2.13 accepts no machine 
 because the other machines do not publish the address that the new one waits for, and the job ends a
 minute later.
 """
-import argparse
 import os
 import pathlib
 import shutil
@@ -22,7 +21,8 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from names import BIN, ROOT, Options
+
 sys.path[:0] = [str(ROOT / "test" / "cluster"), str(ROOT / "test" / "support")]
 import hosts  # noqa: E402
 from run_metrics import steps_of  # noqa: E402
@@ -159,15 +159,8 @@ def show_losses(lines, unbroken):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--limit", type=float, default=120)
-    args = parser.parse_args()
-    args.bin = args.bin.resolve()
-    why = hosts.why_impossible()
-    if why:
+    args = Options(__doc__, bin=BIN, python=os.environ.get("ACC_PEERS_PYTHON"), steps=200, limit=120.0).parse_args()
+    if why := hosts.why_impossible():
         sys.exit(f"bench/elastic.py: {why}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-elastic-"))
     rows = []

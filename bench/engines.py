@@ -13,16 +13,14 @@ import argparse
 import functools
 import json
 import os
-import pathlib
 import statistics
 import sys
 import tempfile
 import time
 
-from names import some_of
+from names import BIN, Options
 from workers import found_by
 
-ROOT = pathlib.Path(__file__).absolute().parents[1]
 FSDP = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
         "--fsdp_transformer_layer_cls_to_wrap", "LlamaDecoderLayer"]
 WARMUP = 3
@@ -171,11 +169,7 @@ def run(args, case, engine):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--acclaunch", default=str(ROOT / "build/release/bin/acclaunch"))
-    parser.add_argument("--cases", default=list(CASES), type=some_of(CASES))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8)
+    parser = Options(__doc__, acclaunch=str(BIN / "acclaunch"), cases=list(CASES), rounds=2, steps=8)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

@@ -26,7 +26,6 @@ number of heartbeats, and the server's memory. --realtime gives the server and t
 over the load and over other programs (needs root): the delay is then that of the server's own loop, and up to
 50 ms where the server needs all time of a core, because the kernel stops such processes for 50 ms per second.
 """
-import argparse
 import multiprocessing
 import os
 import pathlib
@@ -40,9 +39,9 @@ import sys
 import tempfile
 import time
 
-from names import some_of
+from launchers import kib
+from names import BIN, ROOT, Options
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "test/support"))
 import agent_bytes  # noqa: E402
 import store_bytes  # noqa: E402
@@ -248,11 +247,6 @@ def health_of(port):
     return client.recv(100).split(b"\r\n")[0].decode() or "closed"
 
 
-def memory_of(pid):
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) / 1024
-
-
 def prefer():
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
 
@@ -281,7 +275,7 @@ def run(args, name, folder):
             prefer()
         delays = sorted(1000 * delay for delay in measure(agents, args.seconds))
         print(f"{name:9} {statistics.median(delays):9.1f} {delays[int(len(delays) * 0.99)]:9.1f} {delays[-1]:9.1f}"
-              f" {len(delays):7} {memory_of(daemon.pid):9.0f}", flush=True)
+              f" {len(delays):7} {kib(daemon.pid, 'status', 'VmHWM') / 1024:9.0f}", flush=True)
         if name == "http":
             print(f"          GET /healthz: {health_of(port)}", flush=True)
     except OSError as error:
@@ -297,12 +291,7 @@ def run(args, name, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--only", type=some_of(LOADS), default=list(LOADS))
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--realtime", action="store_true")
-    args = parser.parse_args()
+    args = Options(__doc__, bin=BIN, only=list(LOADS), seconds=5.0, realtime=False).parse_args()
     print(f"{AGENTS} agents, {AGENTS * WORKERS} ranks; delay of a heartbeat in ms, memory in MiB")
     print(f"{'load':9} {'median':>9} {'99 %':>9} {'maximum':>9} {'beats':>7} {'memory':>9}")
     with tempfile.TemporaryDirectory() as folder:

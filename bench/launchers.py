@@ -5,19 +5,18 @@ The peers are modules of a Python with torch and accelerate (--python or $ACC_PE
 Python only acclaunch is measured.
 """
 import dataclasses
+import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build/release/bin"
+from names import BIN
 
-
-def add_launcher_options(parser):
-    parser.add_argument("--acclaunch", default=str(BIN / "acclaunch"))
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
+# Options of a script that compares launchers.
+OPTIONS = {"acclaunch": str(BIN / "acclaunch"), "python": os.environ.get("ACC_PEERS_PYTHON")}
 
 
 def launchers(acclaunch, python):
@@ -39,22 +38,41 @@ def launchers(acclaunch, python):
 
 @dataclasses.dataclass
 class Cost:
-    """Returns the wall-clock time of a run, and the user and system time of all processes that were reaped."""
+    """Seconds of a run, user and system time of all processes that were reaped, and the largest resident memory of one
+    of them in MiB."""
     wall: float
     cpu: float
+    peak_mib: float
+
+
+def cost_of(process, start):
+    """Waits for the end of a process that began at `start`, and sets its returncode."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Cost(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 def run(command, **streams):
     start = time.perf_counter()
-    process = subprocess.Popen(command, **{"stdout": subprocess.DEVNULL,
-                                           "stderr": subprocess.PIPE, **streams})
+    process = subprocess.Popen(list(map(str, command)), **{"stdout": subprocess.DEVNULL,
+                                                           "stderr": subprocess.PIPE, **streams})
     said = process.stderr.read().decode() if process.stderr else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
+    cost = cost_of(process, start)
     if process.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{said[-2000:]}")
-    return Cost(wall, usage.ru_utime + usage.ru_stime)
+        sys.exit(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{said[-2000:]}")
+    return cost
+
+
+def json_lines(command, **variables):
+    """Returns the JSON objects at the ends of lines that a command prints. `variables`: of its environment."""
+    done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True,
+                          env=os.environ | variables)
+    return [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines() if '{"' in line]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def processes_below(pid):

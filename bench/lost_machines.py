@@ -18,7 +18,6 @@ is lost at a time, and samples are not recorded. The losses must be those of the
 With --replicas each machine has all state (NO_SHARD), and the survivors of a loss go on without it, with their processes
 (`--elastic_replicas 2`), also when it comes back. Samples are not recorded.
 """
-import argparse
 import pathlib
 import random
 import re
@@ -28,11 +27,10 @@ import sys
 import tempfile
 import time
 
-import elastic
-from elastic import wait_until
+from elastic import hosts, wait_until
+from names import BIN, ROOT, Options
 from run_metrics import steps_of
 
-hosts = elastic.hosts
 NODES = ["node0", "node1", "node2", "node3"]
 SPARE = "node4"
 LEAST = 2
@@ -59,7 +57,7 @@ class Training:
 
     def join(self, node):
         args = self.args
-        train = [args.bin / "train_gpt", "--data", elastic.ROOT / "docs", "--once_per_epoch", "--layers", 2, "--dim",
+        train = [args.bin / "train_gpt", "--data", ROOT / "docs", "--once_per_epoch", "--layers", 2, "--dim",
                  128, "--heads", 4, "--seq_len", 64, "--global_batch", 12, "--lr", 1e-3, "--steps", args.steps,
                  "--checkpoint", self.folder / self.name, "--checkpoint_every", args.disk_every, "--metrics",
                  self.metrics]
@@ -185,19 +183,11 @@ def undisturbed(args, cluster, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", type=pathlib.Path, default=elastic.ROOT / "build" / "release" / "bin")
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--losses", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--memory_every", type=int, default=5)
-    parser.add_argument("--disk_every", type=int, default=50)
-    parser.add_argument("--heartbeat", type=int, default=1)
+    parser = Options(__doc__, bin=BIN, steps=600, losses=20, seed=1, memory_every=5, disk_every=50, heartbeat=1)
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--spare", action="store_true")
     kinds.add_argument("--replicas", action="store_true")
     args = parser.parse_args()
-    args.bin = args.bin.resolve()
     if args.steps // (args.losses + 1) < 12:
         sys.exit("bench/lost_machines.py: a loss needs at least 12 steps")
     if why := hosts.why_impossible():

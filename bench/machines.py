@@ -16,10 +16,8 @@ bytes of the strategy need at the card in fp32, by the formulas of bench/wire.py
 quantized_gradients and, where weights are sharded, quantized_weights, "one host" the speed of the same number of
 ranks on one machine. Needs root, tc, and the kernel's bridge and token bucket filter.
 """
-import argparse
 import collections
 import json
-import os
 import pathlib
 import shutil
 import statistics
@@ -29,20 +27,11 @@ import tempfile
 
 import train
 import wire
-from names import some_of
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "test" / "cluster"))
-import hosts  # noqa: E402
+from names import BIN, PEERS, PYTHON, Options, some_of
+from wire import hosts
 
 IMPLS = ("quantized", "fsdp2", "ddp", "one")
 OURS = ("train_gpt", "quantized")
-SHARDS_NO_WEIGHTS = {"fsdp_no_shard", "zero0", "zero1"}
-
-
-def quantized_settings(strategy):
-    kinds = ("GRADIENTS",) if train.CONFIGS[strategy] in SHARDS_NO_WEIGHTS else ("GRADIENTS", "WEIGHTS")
-    return {f"ACC_QUANTIZED_{kind}": "true" for kind in kinds}
 
 
 def train_gpt(args, case, cluster, names, impl, strategy, folder, port):
@@ -55,7 +44,8 @@ def train_gpt(args, case, cluster, names, impl, strategy, folder, port):
     place = command.index(str(args.bin / "train_gpt"))
     environment = {"ACC_REDUCE_DTYPE": args.reduce_dtype} if args.reduce_dtype else {}
     if impl == "quantized":
-        environment |= quantized_settings(strategy)
+        kinds = wire.quantized_kinds(train.CONFIGS[strategy])
+        environment |= {f"ACC_QUANTIZED_{kind.upper()}": "true" for kind in kinds}
     running = [cluster[name].start(
         [*command[:place], "--num_machines", len(names), "--machine_rank", rank, "--trace", traces,
          "--main_process_ip", cluster[names[0]].address, "--main_process_port", port, *command[place:]],
@@ -79,10 +69,7 @@ def torch_peer(args, case, cluster, names, impl, strategy, port):
                        "LOCAL_WORLD_SIZE": args.ranks, "MASTER_ADDR": cluster[names[0]].address,
                        "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1}
         running.append(host.start(
-            [args.python, args.peers / "fsdp_cpu_bench.py", "--impl", impl, "--strategy", strategy,
-             "--dtype", args.dtype, "--steps", args.steps, "--warmup", train.WARMUP,
-             "--layers", case["layers"], "--dim", case["dim"], "--heads", case["heads"],
-             "--vocab", case["vocab"], "--seq", case["seq"], "--micro-batch", case["micro_batch"]],
+            [args.python, *train.peer_words(args, case, impl, strategy, args.dtype)],
             {key: str(value) for key, value in environment.items()}))
     for job in running:
         job.wait(args.limit)
@@ -116,10 +103,7 @@ def limit_cards(cluster, mbit):
 
 def card_seconds(case, config, count, mbit):
     """Time of a step's bytes at the network card of one machine, in fp32."""
-    dim = case["dim"]
-    root = (case["vocab"] + case["seq"]) * dim + 2 * dim
-    numel = root + case["layers"] * (12 * dim * dim + 13 * dim)
-    gathered, reduced = wire.FORMULAS[config](numel, root)
+    gathered, reduced = wire.FORMULAS[config](*wire.sizes(case))
     return (gathered + reduced) * 4 * 8 * (count - 1) / count / (mbit * 1e6)
 
 
@@ -144,7 +128,7 @@ def measure(args, case, cluster, count, mbit, folder, port):
                 speed = torch_peer(args, case, cluster, names, impl, strategy, next(port))
             speeds[impl, strategy].append(speed)
     medians = {each: statistics.median(speeds[each]) for each in runs}
-    tokens = count * args.ranks * case["micro_batch"] * case["seq"]
+    tokens = count * args.ranks * case["micro_batch"] * case["seq_len"]
     limit = f"{mbit} Mbit/s" if mbit else "no limit"
     print(f"\n{count} machines x {args.ranks} ranks, {args.dtype}, {limit} at each network card")
     print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'exposed':>9} {'card':>9}   of "
@@ -160,22 +144,11 @@ def measure(args, case, cluster, count, mbit, folder, port):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=lambda text: pathlib.Path(text).resolve(),
-                        default=ROOT / "build/release/bin")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    numbers = lambda text: [int(each) for each in text.split(",")]  # noqa: E731
-    parser.add_argument("--hosts", default=[2, 4, 8], type=numbers)
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--mbit", default=[100, 1000, 0], type=numbers)
+    parser = Options(__doc__, bin=BIN, peers=PEERS, python=PYTHON, hosts=[2, 4, 8], ranks=1, mbit=[100, 1000, 0],
+                     impls=list(IMPLS), rounds=3, steps=8)
     parser.add_argument("--dtype", choices=train.PRECISIONS, default="fp32")
     parser.add_argument("--case", choices=train.CASES, default="large")
     parser.add_argument("--strategies", default=["full", "grad_op", "ddp"], type=some_of(train.CONFIGS))
-    parser.add_argument("--impls", default=list(IMPLS), type=some_of(IMPLS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--reduce_dtype", help="of train_gpt's gradients; default: that of the strategy")
     parser.add_argument("--limit", type=int, default=600, help="seconds for one run")
     args = parser.parse_args()

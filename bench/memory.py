@@ -9,7 +9,6 @@ the estimate, and their ratio. On a CPU an offload changes nothing, because ever
 In fp32 the gradients under no_sync are kept in buffers; in bf16 the estimate counts them, and they are
 freed when a step is reported. PSS is the peak of the sum over the workers.
 """
-import argparse
 import json
 import pathlib
 import re
@@ -17,7 +16,7 @@ import subprocess
 import tempfile
 
 import train
-from names import some_of
+from names import BIN, Options, flags as words_of
 
 RANKS = 4
 MODEL = dict(layers=4, dim=256, heads=8, vocab=4096, seq_len=128, micro_batch=2)
@@ -60,11 +59,10 @@ def estimate(args, strategy, dtype, no_sync, widens, folder):
 def measure(args, flags, options, dtype, folder):
     """Returns the last line of the metrics, and the peak of PSS in MiB."""
     metrics = folder / "metrics.jsonl"
-    model = [word for key, value in MODEL.items() for word in (f"--{key}", value)]
     argv = [args.bin / "acclaunch", "--cpu", *flags, "--mixed_precision", train.PRECISIONS[dtype],
             "--num_processes", RANKS, "--num_cpu_threads_per_process", 1, "--main_process_port", 0,
             args.bin / "train_gpt", "--tokens", folder / "tokens.bin", "--metrics", metrics,
-            "--steps", args.steps, *options, *model]
+            "--steps", args.steps, *options, *words_of(MODEL)]
     _, peak = train.run(list(map(str, argv)), True, lambda code, _: code == 0)
     return json.loads(metrics.read_text().splitlines()[-1]), peak
 
@@ -84,12 +82,8 @@ def variants(strategy):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=train.ROOT / "build/release/bin")
+    parser = Options(__doc__, bin=BIN, strategies=list(STRATEGIES), steps=8)
     parser.add_argument("--dtype", choices=train.PRECISIONS, help="default: both")
-    parser.add_argument("--strategies", default=list(STRATEGIES), type=some_of(STRATEGIES))
-    parser.add_argument("--steps", type=int, default=8)
     args = parser.parse_args()
     print(f"{RANKS} ranks; {', '.join(f'{k} {v}' for k, v in MODEL.items())}")
     with tempfile.TemporaryDirectory() as temporary:

@@ -5,20 +5,17 @@
 fio reads and writes at once, with the sizes and the depth of the runtime's requests (io_uring, O_DIRECT). The bound
 of a step is the slower of the disk, for the bytes that the step moves at fio's rate, and the update in memory. fio and
 the step run in turn; medians."""
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import tempfile
 
-parser = argparse.ArgumentParser(description=__doc__)
+from launchers import json_lines
+from names import Options
+
+parser = Options(__doc__, build="build/release", params=40_000_000, rounds=3, seconds=10, output=None)
 parser.add_argument("folder", help="folder on the disk")
-parser.add_argument("--build", default="build/release")
-parser.add_argument("--params", type=int, default=40_000_000)
-parser.add_argument("--rounds", type=int, default=3)
-parser.add_argument("--seconds", type=int, default=10, help="of fio per round")
-parser.add_argument("--output", help="file for the results as JSON")
 options = parser.parse_args()
 
 
@@ -36,8 +33,7 @@ rates, steps = [], []
 for _ in range(options.rounds):
     rates.append(fio_rate())
     program = os.path.join(options.build, "bin", "nvme_bench")
-    command = [program, options.folder, str(options.params)]
-    steps.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    steps += json_lines([program, options.folder, options.params])
 rate = statistics.median(rates)
 nvme, memory = (statistics.median(step[name] for step in steps) for name in ("nvme_s", "memory_s"))
 moved = steps[0]["bytes_per_step"]

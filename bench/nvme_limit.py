@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose optimizer state is a multiple of the memory limit of its control group trains and resumes.
 
-Runs train_gpt in ZeRO 3 with bf16, weights and optimizer state on NVMe, in a control group with a limit (as root;
-cgroup v2, or v1). Three runs: some steps without a stop; the first half with a checkpoint; the second half from it.
+Runs train_gpt in ZeRO 3 with bf16, weights and optimizer state on NVMe, in a control group with a limit of --limit MB
+(as root; cgroup v2, or v1). Three runs: some steps without a stop; the first half with a checkpoint; the second half from it.
 Prints the bytes of the state, the limit, the peak of the group, and whether the losses are equal. --without runs it in
 memory, too, which the kernel ends."""
-import argparse
 import json
 import os
 import signal
@@ -14,15 +13,10 @@ import subprocess
 import sys
 import tempfile
 
-parser = argparse.ArgumentParser(description=__doc__)
+from names import Options
+
+parser = Options(__doc__, build="build/release", limit=160, dim=384, layers=78, steps=4, ranks=1, without=False)
 parser.add_argument("folder", help="folder on the disk")
-parser.add_argument("--build", default="build/release")
-parser.add_argument("--limit", type=int, default=160, help="MB")
-parser.add_argument("--dim", type=int, default=384)
-parser.add_argument("--layers", type=int, default=78)
-parser.add_argument("--steps", type=int, default=4)
-parser.add_argument("--ranks", type=int, default=1)
-parser.add_argument("--without", action="store_true", help="also without offload")
 options = parser.parse_args()
 LIMIT = options.limit * 1_000_000
 

@@ -8,14 +8,14 @@ matrices, as data parallel training makes it on each rank. In the same processes
 PYTHON needs torch. Prints the median of the milliseconds of rank 0: of optimizer.step() alone, and with a forward and a
 backward of that number of tokens per rank. The embedding and the last layer are AdamW's.
 """
-import argparse
 import json
 import os
-import pathlib
 import statistics
-import subprocess
 import sys
 import time
+
+from launchers import json_lines
+from names import PYTHON, Options
 
 WORDS = 4096
 
@@ -111,23 +111,12 @@ def worker(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--acclaunch", default="build/release/bin/acclaunch")
-    parser.add_argument("--package", default="build/release/python")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--size", type=int, default=512)
-    args = parser.parse_args()
+    args = Options(__doc__, acclaunch="build/release/bin/acclaunch", package="build/release/python", python=PYTHON,
+                   workers=2, rounds=5, tokens=256, layers=6, size=512).parse_args()
     if "RANK" in os.environ:
         return worker(args)
-    run = subprocess.run([args.acclaunch, "--cpu", "--use_fsdp", "--num_processes", str(args.workers),
-                          pathlib.Path(__file__), *sys.argv[1:]], check=True, stdout=subprocess.PIPE, text=True,
-                         env=os.environ | {"PYTHONPATH": args.package, "PYTHON_EXEC": args.python,
-                                           "OMP_NUM_THREADS": "1"})
-    found = json.loads(next(line[line.index("{"):] for line in run.stdout.splitlines() if '"ms"' in line))
+    command = [args.acclaunch, "--cpu", "--use_fsdp", "--num_processes", args.workers, __file__, *sys.argv[1:]]
+    found = json_lines(command, PYTHONPATH=args.package, PYTHON_EXEC=args.python, OMP_NUM_THREADS="1")[-1]
     print(f"{found['parameters'] / 1e6:.1f} M parameters, {args.workers} workers, {args.tokens} tokens per rank")
     print(f"{'':<18} {'step() ms':>10} {'of AdamW':>9}   {'with forward and backward':>25} {'of AdamW':>9}")
     base = found["ms"]["AdamW"]

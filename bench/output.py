@@ -11,7 +11,6 @@ end. CPU and memory are those of the launcher's own processes in the run that wr
 time of the run minus that of the workers and of a run without output, and the sum of the processes' peak
 RSS. In a separate run a reader counts lost and torn lines. torchrun adds prefixes only with --tee 3.
 """
-import argparse
 import os
 import pathlib
 import subprocess
@@ -19,8 +18,8 @@ import tempfile
 import threading
 import time
 
-from launchers import (BIN, add_launcher_options, launchers, memory_of, name_of,
-                       processes_below)
+from launchers import OPTIONS, cost_of, launchers, memory_of, name_of, processes_below
+from names import BIN, Options
 
 RANKS = 2
 LINES = BIN / "output_lines"
@@ -39,17 +38,16 @@ class Run:
             ended = threading.Event()
             sampler = threading.Thread(target=self.sample, args=(process.pid, ended))
             sampler.start()
-            _, status, usage = os.wait4(process.pid, 0)
+            cost = cost_of(process, 0.0)
             end = time.monotonic()
             ended.set()
             sampler.join()
-            process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode != 0:
                 raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
             figures = [pathlib.Path(f"{folder}/{rank}").read_text().split()
                        for rank in range(RANKS)]
         self.seconds = end - min(float(start) for start, _ in figures)
-        self.cpu = usage.ru_utime + usage.ru_stime - sum(float(cpu) for _, cpu in figures)
+        self.cpu = cost.cpu - sum(float(cpu) for _, cpu in figures)
 
     def sample(self, pid, ended):
         while not ended.wait(0.1):
@@ -89,12 +87,7 @@ def measure(name, command, megabytes, line):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_launcher_options(parser)
-    parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--peer_megabytes", type=int, default=32)
-    parser.add_argument("--line", type=int, default=100)
-    options = parser.parse_args()
+    options = Options(__doc__, **OPTIONS, megabytes=512, peer_megabytes=32, line=100).parse_args()
     face = [options.acclaunch, "torchrun", f"--nproc-per-node={RANKS}"]
     print(f"{RANKS} ranks, lines of {options.line} bytes; acclaunch {options.megabytes} MB per rank, "
           f"torchrun {options.peer_megabytes}; aim: 1 GB/s, nothing lost or torn")

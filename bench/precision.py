@@ -7,7 +7,6 @@
 The data are a Markov chain that is made from a seed, so that the result does not depend on a file. All modes
 begin with the same weights. Takes some minutes on two cores; `bench/figures.py` draws the result.
 """
-import argparse
 import array
 import datetime
 import json
@@ -19,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from names import BIN, ROOT, Options
+
 # mode: configuration file, --mixed_precision, --dtype of the loaded weights, more flags of acclaunch
 MODES = {
     "fp32": ("fsdp_full_shard", "no", "fp32", []),
@@ -87,12 +87,7 @@ def train(args, folder, mode, rate, ranks, steps, export):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/precision.json")
-    parser.add_argument("--steps", type=int, default=500)
-    args = parser.parse_args()
-    args.bin = args.bin.resolve()
+    args = Options(__doc__, bin=BIN, out=ROOT / "bench/results/precision.json", steps=500).parse_args()
     runs = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

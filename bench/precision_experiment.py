@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from names import ROOT, Options
+
 # name: what trains, the engine
 CONFIGURATIONS = {
     "DeepSpeed ZeRO 3": ("deepspeed", "torch"),
@@ -183,10 +184,8 @@ def table(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/precision_experiment.json")
-    parser.add_argument("--steps", type=int, default=100)
+    parser = Options(__doc__, build=ROOT / "build/release", out=ROOT / "bench/results/precision_experiment.json",
+                     steps=100)
     parser.add_argument("--keep", help="folder for the recordings; those that it has are not made again")
     parser.add_argument("--table", action="store_true", help="only print the result")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

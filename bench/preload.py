@@ -7,7 +7,6 @@
 The launchers alternate in each round. A worker adds two tensors; with "first line" the time until all workers have printed
 is measured, with "end" the time until the launcher has ended. Results are medians; the ratio is that to torchrun.
 """
-import argparse
 import os
 import pathlib
 import statistics
@@ -16,7 +15,8 @@ import sys
 import tempfile
 import time
 
-from launchers import add_launcher_options
+from launchers import OPTIONS, cost_of
+from names import Options
 
 PROGRAM = "import torch\nprint('started', (torch.ones(3) + torch.ones(3)).sum().item(), flush=True)\n"
 
@@ -26,20 +26,14 @@ def measure(command, workers, environment):
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     lines = [time.perf_counter() - start for line in process.stdout if b"started 6.0" in line]
-    _, status, usage = os.wait4(process.pid, 0)
-    end = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
+    cost = cost_of(process, start)
     if process.returncode != 0 or len(lines) != workers:
         sys.exit(f"{' '.join(command)} ended with {process.returncode} and {len(lines)} lines")
-    return lines[-1], end, usage.ru_utime + usage.ru_stime
+    return lines[-1], cost.wall, cost.cpu
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_launcher_options(parser)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", default="1,8")
-    options = parser.parse_args()
+    options = Options(__doc__, **OPTIONS, rounds=5, workers=[1, 8]).parse_args()
     if not options.python:
         sys.exit("--python or ACC_PEERS_PYTHON must name a Python with torch")
     environment = os.environ | {"PYTHON_EXEC": options.python, "OMP_NUM_THREADS": "1"}
@@ -47,7 +41,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "program.py"
         program.write_text(PROGRAM)
-        for workers in (int(word) for word in options.workers.split(",")):
+        for workers in options.workers:
             commands = {
                 "torchrun": [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
                              str(workers), str(program)],

@@ -11,7 +11,6 @@ text: FILE, by default the documents of this project. The run `perturbed` is exa
 get the curves, after each strategy. Exits with 1 if a last point differs from that of the first run by more than --limit
 percent.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -21,9 +20,8 @@ import tempfile
 
 import charts
 import train
-from names import some_of
+from names import BIN, ROOT, Options, flags, some_of
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "test" / "support"))
 import ports  # noqa: E402
 
@@ -35,7 +33,6 @@ RUNS = {"exact": (), "quantized": ("weights", "gradients"), "weights only": ("we
 def losses(args, folder, strategy, kinds):
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    model = [word for key, value in MODELS[args.model].items() for word in (f"--{key}", value)]
     port = ports.reserved_port()
     running = [subprocess.Popen(list(map(str, [
         args.bin / "acclaunch", "--quiet", "--config_file", ROOT / "configs" / f"{train.CONFIGS[strategy]}.yaml",
@@ -45,7 +42,7 @@ def losses(args, folder, strategy, kinds):
         *(f"--quantized_{kind}" for kind in kinds if kind != "perturbed"), args.bin / "train_gpt",
         "--data", folder / "text", "--steps", args.steps, "--metrics", metrics, "--seed", 1,
         "--lr", args.lr * (1 + 1e-4 * ("perturbed" in kinds)), "--grad_clip", 1,
-        "--micro_batch", args.micro_batch, "--seq_len", 128, *model])),
+        "--micro_batch", args.micro_batch, "--seq_len", 128, *flags(MODELS[args.model])])),
         env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL) for rank in range(args.machines)]
     if any([process.wait() for process in running]):
         sys.exit(f"{strategy}, {kinds}: failed")
@@ -66,21 +63,14 @@ def write_curves(args, all_curves):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "build/release/bin")
+    parser = Options(__doc__, bin=BIN, steps=2000, every=100, machines=2, ranks=1, micro_batch=1, lr=3e-4,
+                     limit=float("inf"))
     parser.add_argument("--data", type=pathlib.Path)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--every", type=int, default=100)
-    parser.add_argument("--machines", type=int, default=2)
-    parser.add_argument("--ranks", type=int, default=1, help="of a machine")
     parser.add_argument("--strategies", default=["full", "ddp"], type=some_of(train.CONFIGS))
     parser.add_argument("--runs", default=["exact", "quantized"], type=some_of(RUNS))
     parser.add_argument("--model", choices=MODELS, default="4M")
     parser.add_argument("--dtype", choices=train.PRECISIONS, default="fp32")
-    parser.add_argument("--micro_batch", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--output", type=pathlib.Path)
-    parser.add_argument("--limit", type=float, default=float("inf"))
     args = parser.parse_args()
     if args.steps % args.every:
         parser.error(f"--steps {args.steps}: expected a multiple of --every {args.every}")

@@ -6,7 +6,6 @@ turn, and the bytes that a step records.
     PYTHONPATH=build/release/python python bench/recorder.py [--steps 15] [--micro_steps 1] [--bf16]
 """
 
-import argparse
 import os
 import pathlib
 import statistics
@@ -14,16 +13,13 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).absolute().parents[1]
+from names import ROOT, Options
+
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples/python")]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--micro_steps", type=int, default=1)
-    parser.add_argument("--bf16", action="store_true")
-    arguments = parser.parse_args()
+    arguments = Options(__doc__, steps=15, micro_steps=1, bf16=False).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ACC_RECORD"] = folder
         measure(arguments, folder)

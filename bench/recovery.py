@@ -10,15 +10,13 @@ the same on tmpfs: what the daemon itself costs. "bound" is the most that any da
 for one flush of this time, and whose other requests take no time. The load is that of rendezvous.py: half of the
 requests change a key. Values are medians, measured in turn; ratios are medians of the ratios of each turn.
 """
-import argparse
 import os
 import resource
 import statistics
-import subprocess
 import tempfile
 import time
 
-from launchers import BIN
+from names import BIN, Options
 from rendezvous import KEYS, load, mix, serving
 
 AIMS = "aims: with a log at least 70 % of the operations without; recovery of 1,000,000 keys in 1 s"
@@ -60,12 +58,8 @@ def recovery(program, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=str(BIN / "acc-rendezvous"))
-    parser.add_argument("--folder", default=tempfile.gettempdir())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5)
-    options = parser.parse_args()
+    options = Options(__doc__, program=str(BIN / "acc-rendezvous"), folder=tempfile.gettempdir(), rounds=5,
+                      seconds=0.5).parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     print(AIMS)

@@ -12,9 +12,7 @@ generator is one thread in a closed loop (rendezvous/store_load.cpp). CPU second
 threads of the server. PyTorch's server asks the name service for the name of each client's address: it
 stalls if the resolver of the machine does not answer.
 """
-import argparse
 import contextlib
-import json
 import os
 import random
 import resource
@@ -23,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 
-from launchers import BIN, kib
-from names import some_of
+from launchers import json_lines, kib
+from names import BIN, Options, some_of
 
 TORCH = """
 import datetime, sys, torch.distributed as dist
@@ -111,8 +109,7 @@ def serving(command):
 
 
 def load(server, *args):
-    command = [str(BIN / "store_load"), server.port, *map(str, args)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return json_lines([BIN / "store_load", server.port, *args])[-1]
 
 
 def mix(server, connections, in_flight, seconds):
@@ -142,8 +139,7 @@ def stored_keys(server):
 
 
 def round_of(server, agents, *token):
-    command = [str(BIN / "agents_load"), server.port, str(agents), *token]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return json_lines([BIN / "agents_load", server.port, agents, *token])[-1]
 
 
 def torch_round(server, python):
@@ -201,11 +197,8 @@ def compare(title, commands, rounds, measure):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=str(BIN / "acc-rendezvous"))
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.5, help="duration of each mix")
+    parser = Options(__doc__, program=str(BIN / "acc-rendezvous"), python=os.environ.get("ACC_PEERS_PYTHON"), rounds=9,
+                     seconds=0.5)
     parser.add_argument("--only", default=list(PARTS), type=some_of(PARTS), dest="parts")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

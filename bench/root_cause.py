@@ -11,12 +11,13 @@ rank's own message, and the exit status is that of the rank (or not 0, if the ra
 runs N busy processes at the same time.
 """
 
-import argparse
 import re
-import socket
 import subprocess
 import sys
 import time
+
+from launchers import free_port
+from names import Options
 
 RANKS = 4
 # mistake: its argument, text of the headline, the rank's message, exit status of the job. {own} is
@@ -27,12 +28,6 @@ MISTAKES = {
     "returns 0": ("leaves", "exited with code 0 while other ranks still needed it", "", "not 0"),
     "throws": ("throws", "exited with code 4", "rank {rank} failed: no data left", "4"),
 }
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def run_once(build, machines, how, rank):
@@ -65,11 +60,7 @@ def faults_of(ends, mistake, rank):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__,
-                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--build", default="build/release")
-    options.add_argument("--runs", type=int, default=200)
-    options.add_argument("--load", type=int, default=0)
+    options = Options(__doc__, build="build/release", runs=200, load=0)
     options.add_argument("--machines", type=int, nargs="*", default=[1, 2, 4])
     given = options.parse_args()
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given.load)]

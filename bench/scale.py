@@ -9,17 +9,16 @@ sharing the cores cost nothing. Results are medians over the rounds of each run'
 the sum of PSS over the workers; the workers of train_gpt share one copy of the weights. One FSDP2 rank
 needs about 300 MB.
 """
-import argparse
 import collections
 import os
 import pathlib
 import statistics
-import sys
 import tempfile
 
 import train
+from names import BIN, PEERS, PYTHON, Options
 
-MODEL = dict(layers=4, dim=128, heads=4, vocab=1024, seq=64, micro_batch=2)
+MODEL = dict(layers=4, dim=128, heads=4, vocab=1024, seq_len=64, micro_batch=2)
 
 
 def measure(args, folder):
@@ -54,17 +53,8 @@ def report(args, speeds, memory):
 
 
 def main():
-    counts = lambda text: [int(each) for each in text.split(",")]  # noqa: E731
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=train.ROOT / "build/release/bin")
-    parser.add_argument("--peers", type=pathlib.Path, default=train.ROOT.parent / "shared/peers")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    parser.add_argument("--ranks", type=counts, default=[2, 4, 8, 16, 32, 64])
-    parser.add_argument("--peer-ranks", type=counts, default=[2, 4, 8, 16])
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=8)
-    args = parser.parse_args()
+    args = Options(__doc__, bin=BIN, peers=PEERS, python=PYTHON, ranks=[2, 4, 8, 16, 32, 64], peer_ranks=[2, 4, 8, 16],
+                   rounds=1, steps=8).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         train.write_random_tokens(folder / "tokens.bin", MODEL["vocab"])

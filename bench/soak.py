@@ -21,10 +21,9 @@ import subprocess
 import sys
 import tempfile
 
-from names import some_of
+from names import BIN, PYTHON, ROOT, Options
 from train import workers_below
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_SAMPLE = 200
 PROGRAMS = ("train_gpt", "adamw", "torch_optimizer")
 STRATEGIES = tuple(sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")))
@@ -137,13 +136,8 @@ def work(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "build/release/bin")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--strategies", default=list(STRATEGIES), type=some_of(STRATEGIES))
-    parser.add_argument("--changes", default=list(CHANGES), type=some_of(CHANGES))
-    parser.add_argument("--programs", default=list(PROGRAMS), type=some_of(PROGRAMS))
+    parser = Options(__doc__, bin=BIN, python=PYTHON, steps=20_000, strategies=STRATEGIES, changes=list(CHANGES),
+                     programs=PROGRAMS)
     parser.add_argument("--port", type=int, default=29500, help="of the two launchers of `machines`")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--no_sync", action="store_true", help=argparse.SUPPRESS)

@@ -7,14 +7,13 @@
 are medians over interleaved rounds. A set gets no answer, so its result is the rate at which the server
 reads requests.
 """
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 
-from launchers import BIN
+from launchers import json_lines
+from names import BIN, Options
 
 TORCH = """
 import datetime, json, sys, time, torch.distributed as dist
@@ -34,13 +33,7 @@ print(json.dumps(figures))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
-    parser.add_argument("--count", type=int, default=50_000)
-    parser.add_argument("--batch", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = Options(__doc__, python=os.environ.get("ACC_PEERS_PYTHON"), count=50_000, batch=1_000, rounds=5).parse_args()
     server = subprocess.Popen([BIN / "acc-rendezvous", "--port", "0"], stdout=subprocess.PIPE,
                               text=True)
     port = server.stdout.readline().rsplit(":", 1)[1].strip()
@@ -53,8 +46,7 @@ def main():
     try:
         for _ in range(args.rounds):
             for name, command in clients.items():
-                said = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-                seen[name].append(json.loads(said))
+                seen[name] += json_lines(command)
     finally:
         server.terminate()
         server.wait()

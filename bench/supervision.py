@@ -10,7 +10,6 @@ while all workers (sleep) run: the sum of their peak RSS, and their PSS. Times a
 from the SIGKILL to the first line on the launcher's stderr that names its pid, to the last line of the
 report, to the end of the last worker, and to the end of the launcher.
 """
-import argparse
 import os
 import pathlib
 import select
@@ -20,8 +19,8 @@ import subprocess
 import tempfile
 import time
 
-from launchers import (add_launcher_options, launchers, memory_of, name_of, processes_below,
-                       run)
+from launchers import OPTIONS, launchers, memory_of, name_of, processes_below, run
+from names import Options
 
 AIMS = """aims: a start 100 times as fast, the report within 20 ms of a worker's death,
       15 MB and 64 KB for each worker"""
@@ -144,12 +143,8 @@ def measure_death(commands, workers, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_launcher_options(parser)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--workers", default="2,8,64")
-    options = parser.parse_args()
-    sizes = [int(size) for size in options.workers.split(",")]
+    options = Options(__doc__, **OPTIONS, rounds=7, workers=[2, 8, 64]).parse_args()
+    sizes = options.workers
     commands = launchers(options.acclaunch, options.python)
     print(f"medians of {options.rounds}, interleaved; (n x): times acclaunch's\n{AIMS}")
     memory = [measure_start(commands, size, options.rounds) for size in sizes]

@@ -13,7 +13,6 @@ communication. Speeds are medians over the rounds of each run's median step. GFL
 products of forward and backward, with attention in full, as gpt_model.step_flops does. Memory is the peak
 of the sum of PSS over the workers, sampled in a separate run.
 """
-import argparse
 import array
 import collections
 import json
@@ -26,13 +25,14 @@ import sys
 import tempfile
 import threading
 
-from names import some_of
+from gpu.check.formulas import flops_per_token
+from launchers import kib
+from names import BIN, PEERS as PEERS_FOLDER, PYTHON, ROOT, Options
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 WARMUP = 3
 CASES = {
-    "large": dict(workers=2, layers=6, dim=512, heads=8, vocab=8192, seq=256, micro_batch=2),
-    "small": dict(workers=4, layers=4, dim=256, heads=8, vocab=4096, seq=128, micro_batch=2),
+    "large": dict(workers=2, layers=6, dim=512, heads=8, vocab=8192, seq_len=256, micro_batch=2),
+    "small": dict(workers=4, layers=4, dim=256, heads=8, vocab=4096, seq_len=128, micro_batch=2),
 }
 CONFIGS = {"full": "fsdp_full_shard", "grad_op": "fsdp_shard_grad_op", "ddp": "fsdp_no_shard",
            "hybrid": "fsdp_hybrid_shard"}
@@ -52,11 +52,6 @@ while time.perf_counter() - begin < 1.5:
     count += 1
 print(count * 2 * 2048**3 / (time.perf_counter() - begin) / 1e9)
 """
-
-
-def flops_per_token(case):
-    weights = case["layers"] * 12 * case["dim"] ** 2 + case["vocab"] * case["dim"]
-    return 6.0 * weights + 12.0 * case["layers"] * case["seq"] * case["dim"]
 
 
 def sgemm_rate(python):
@@ -87,13 +82,6 @@ def workers_below(pid):
     return found
 
 
-def pss_mib(pid):
-    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
 class PeakMemory:
     """Peak of the sum of PSS over the workers of a launcher, sampled by a thread until `stop`."""
 
@@ -105,9 +93,10 @@ class PeakMemory:
     def sample(self):
         while not self.ended.wait(0.1):
             try:
-                self.peak = max(self.peak, sum(map(pss_mib, workers_below(self.pid))))
+                held = sum(kib(pid, "smaps_rollup", "Pss") for pid in workers_below(self.pid))
             except OSError:
-                continue  # a worker ended between the two reads
+                continue  # the launcher has ended in the meantime
+            self.peak = max(self.peak, held / 1024)
 
     def stop(self):
         self.ended.set()
@@ -136,7 +125,7 @@ def train_gpt_command(args, case, workers, strategy, dtype, folder, metrics):
             args.bin / "train_gpt", "--tokens", folder / "tokens.bin", "--metrics", metrics,
             "--steps", WARMUP + args.steps, "--micro_batch", case["micro_batch"], "--grad_clip", 1,
             "--layers", case["layers"], "--dim", case["dim"], "--heads", case["heads"],
-            "--vocab", case["vocab"], "--seq_len", case["seq"]]
+            "--vocab", case["vocab"], "--seq_len", case["seq_len"]]
     return list(map(str, argv))
 
 
@@ -166,13 +155,17 @@ def run_alone(args, case, dtype, folder):
     return sum(map(median_rate, metrics))
 
 
+def peer_words(args, case, impl, strategy, dtype):
+    """Returns the program of torch's rank and its arguments."""
+    return [args.peers / "fsdp_cpu_bench.py", "--impl", impl, "--strategy", strategy, "--dtype", dtype,
+            "--steps", args.steps, "--warmup", WARMUP, "--layers", case["layers"], "--dim", case["dim"],
+            "--heads", case["heads"], "--vocab", case["vocab"], "--seq", case["seq_len"],
+            "--micro-batch", case["micro_batch"]]
+
+
 def run_peer(args, case, impl, strategy, dtype, with_memory):
     argv = [args.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-            case["workers"], args.peers / "fsdp_cpu_bench.py",
-            "--impl", impl, "--strategy", strategy, "--dtype", dtype, "--steps", args.steps,
-            "--warmup", WARMUP, "--layers", case["layers"], "--dim", case["dim"],
-            "--heads", case["heads"], "--vocab", case["vocab"], "--seq", case["seq"],
-            "--micro-batch", case["micro_batch"]]
+            case["workers"], *peer_words(args, case, impl, strategy, dtype)]
     # The results are complete once they are printed; the exit status of the ranks does not matter
     # then.
     output, peak = run(list(map(str, argv)), with_memory, lambda _, text: '{"impl"' in text)
@@ -243,17 +236,10 @@ def compared(impl, strategy, runs, speeds, memory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
-    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
+    parser = Options(__doc__, bin=BIN, peers=PEERS_FOLDER, python=PYTHON, rounds=3, steps=12, strategies=list(CONFIGS),
+                     impls=list(IMPLS))
     parser.add_argument("--case", choices=CASES, help="default: both")
     parser.add_argument("--dtype", choices=PRECISIONS, help="default: both")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--strategies", default=list(CONFIGS), type=some_of(CONFIGS))
-    parser.add_argument("--impls", default=list(IMPLS), type=some_of(IMPLS))
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     parser.add_argument("--record", type=pathlib.Path, help="file for the speeds, for bench/figures.py")
     args = parser.parse_args()

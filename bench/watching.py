@@ -8,7 +8,6 @@
 The job runs below `acclaunch --status_port`; meanwhile a client reads /metrics ten times per second and another one the stream
 of events. The aim is less than 0.5 % of a step.
 """
-import argparse
 import json
 import pathlib
 import re
@@ -17,6 +16,8 @@ import subprocess
 import threading
 import time
 import urllib.request
+
+from names import Options
 
 
 def read_forever(url, headers, pause, done):
@@ -31,10 +32,7 @@ def read_forever(url, headers, pause, done):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build/release")
-    parser.add_argument("--steps", type=int, default=300)
-    options = parser.parse_args()
+    options = Options(__doc__, build="build/release", steps=300).parse_args()
     programs = pathlib.Path(options.build).absolute() / "bin"
     begin = time.monotonic()
     job = subprocess.Popen([programs / "acclaunch", "--cpu", "--status_port", "0", "--num_processes", "1", "--no_python",

@@ -13,18 +13,17 @@ machine sends (H-1)/H of the value in its column of the table. With --quantized,
 (docs/sharding.md). "link" is the time that the bytes need on
 the machine's links. Needs root.
 """
-import argparse
 import json
 import pathlib
 import statistics
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from gpu.check.formulas import block_parameters, gpt_parameters
+from names import BIN, ROOT, Options, flags
+
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
-
-from names import some_of  # noqa: E402
 
 MODEL = {"layers": 4, "dim": 128, "heads": 4, "vocab": 512, "seq_len": 64}
 SHORT, LONG = 3, 9
@@ -48,18 +47,17 @@ REDUCES_FLOATS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2
 # sent in 8 bits.
 EIGHT_BITS, SIX_BITS = 260 / 256, 196 / 256
 SENDS_SUMS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2"}
-SENDS_WHOLE_WEIGHTS = {"fsdp_no_shard", "zero1"}
+SENDS_WHOLE_WEIGHTS = {"fsdp_no_shard", "zero0", "zero1"}
 
 
-def quantized_settings(config):
-    kinds = ("gradients",) if config in SENDS_WHOLE_WEIGHTS else ("gradients", "weights")
-    return [f"--quantized_{kind}" for kind in kinds]
+def quantized_kinds(config):
+    return ("gradients",) if config in SENDS_WHOLE_WEIGHTS else ("gradients", "weights")
 
 
 def formula_bytes(args, config, count):
     """Returns the bytes that a machine sends per step. Weights and gradients have the dtype of the mode, but
     sums over a machine's ranks are float32."""
-    gathered, reduced = FORMULAS[config](*sizes())
+    gathered, reduced = FORMULAS[config](*sizes(MODEL))
     floats = args.ranks > 1 or config in REDUCES_FLOATS
     width, reduced_width = WIDTHS[args.dtype], 4 if floats else WIDTHS[args.dtype]
     if args.quantized:
@@ -68,10 +66,10 @@ def formula_bytes(args, config, count):
     return (gathered * width + reduced * reduced_width) * (count - 1) / count
 
 
-def sizes():
-    dim = MODEL["dim"]
-    root = (MODEL["vocab"] + MODEL["seq_len"]) * dim + 2 * dim
-    return root + MODEL["layers"] * (12 * dim * dim + 13 * dim), root
+def sizes(model):
+    """Returns the parameters of a model and of its root unit."""
+    parameters = gpt_parameters(model)
+    return parameters, parameters - model["layers"] * block_parameters(model["dim"])
 
 
 def sent_bytes(host):
@@ -85,15 +83,14 @@ def train(args, cluster, count, config, steps, folder, port):
     names = list(cluster.hosts)[:count]
     metrics = folder / f"{config}-{count}-{steps}.jsonl"
     before = [sent_bytes(cluster[name]) for name in names]
-    model = [word for key, value in MODEL.items() for word in (f"--{key}", value)]
     running = [cluster[name].start(
         [args.bin / "acclaunch", "--config_file", ROOT / "configs" / f"{config}.yaml", "--cpu",
          "--mixed_precision", "bf16" if args.dtype == "bf16" else "no",
          "--num_machines", count, "--machine_rank", rank, "--num_processes", count * args.ranks,
          "--main_process_ip", cluster[names[0]].address, "--main_process_port", port,
-         *(quantized_settings(config) if args.quantized else ()),
+         *(f"--quantized_{kind}" for kind in (quantized_kinds(config) if args.quantized else ())),
          "--num_cpu_threads_per_process", 1, args.bin / "train_gpt", "--tokens", folder / "tokens.bin",
-         "--micro_batch", 1, "--steps", steps, "--metrics", metrics, *model])
+         "--micro_batch", 1, "--steps", steps, "--metrics", metrics, *flags(MODEL)])
         for rank, name in enumerate(names)]
     for job in running:
         job.expect_status(0)
@@ -103,7 +100,7 @@ def train(args, cluster, count, config, steps, folder, port):
 
 
 def measure(args, cluster, count, folder, port):
-    p, root = sizes()
+    p, root = sizes(MODEL)
     print(f"\n{count} hosts x {args.ranks} ranks, {args.dtype}, P {p}, root unit {root}, "
           f"{args.mbit} Mbit/s between two hosts")
     print(f"{'':<26} {'bytes/host/step':>16} {'formula':>12} {'ratio':>6} {'step':>9} {'link':>9}")
@@ -118,16 +115,8 @@ def measure(args, cluster, count, folder, port):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--hosts", default="2,4,8",
-                        type=lambda text: [int(each) for each in text.split(",")])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mbit", type=int, default=500)
+    parser = Options(__doc__, bin=BIN, hosts=[2, 4, 8], ranks=2, mbit=500, quantized=False, strategies=list(FORMULAS))
     parser.add_argument("--dtype", choices=WIDTHS, default="fp32")
-    parser.add_argument("--quantized", action="store_true")
-    parser.add_argument("--strategies", default=list(FORMULAS), type=some_of(FORMULAS))
     args = parser.parse_args()
     if reason := hosts.why_impossible():
         sys.exit(reason)
