@@ -17,7 +17,7 @@ python3 "$source/test/packaging/search_paths_test.py" "$prefix"
 share=$prefix/share/acclaunch
 launch=$prefix/bin/acclaunch
 cmake -S "$source/test/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \
-  -DCMAKE_BUILD_TYPE=Release >"$work/configure.log"
+  >"$work/configure.log"
 cmake --build "$work/build" >"$work/build.log"
 net=$work/build/odd_net
 "$net"
