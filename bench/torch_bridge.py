@@ -2,8 +2,9 @@
 """Trains one PyTorch module with acclaunch.torch, acc::torch (variants "c++", which need a build with
 LibTorch), FSDP2 on the engine acc, FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DDP over the back end acc, and
 alone (plain torch without communication). All variants live in the same processes and make their steps in turn,
-with the same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 over Gloo, to "alone"
-and of "… over acc" to the same over Gloo, and, with --memory, the memory of all workers (PSS, largest sample
+with the same data and kernels and one thread per worker. Prints medians of times, and of the largest CPU time of a worker,
+which other programs on the machine change less, with ratios to FSDP2 over Gloo, to "alone" and of "… over acc" to the same
+over Gloo, and, with --memory, the memory of all workers (PSS, largest sample
 during steps, above that after the import of torch) of each variant in processes of its own. With --hooks it prints what
 the engines add to the forward and to the backward of a tiny unit, in one process.
 
@@ -48,8 +49,9 @@ def make_cpp_variant(strategy, case):
                                              *map(ctypes.c_int64, tokens.shape))
 
 
-def make_variant(name, case):
-    """Returns a function that makes a step with tokens, [rows, positions + 1]."""
+def make_variant(name, case, parts=False):
+    """Returns a function that makes a step with tokens, [rows, positions + 1]; with `parts` also the module and the
+    optimizer."""
     if name.startswith("c++ "):
         return make_cpp_variant(name[4:], case)
     import torch
@@ -97,7 +99,7 @@ def make_variant(name, case):
         optimizer.zero_grad()
         return loss.item()
 
-    return step
+    return (step, model, optimizer) if parts else step
 
 
 def pss():
@@ -132,7 +134,7 @@ def worker(case_name, variants, steps, samples):
     rank = dist.get_rank()
     before, peak = pss(), None
     made = {name: make_variant(name, case) for name in variants}
-    times, losses = {name: [] for name in variants}, {}
+    times, cpu, losses = {name: [] for name in variants}, {name: [] for name in variants}, {}
     for number in range(WARMUP + steps):
         if samples and number == WARMUP:
             peak = Peak()  # of the steps, without the making of the module
@@ -141,17 +143,18 @@ def worker(case_name, variants, steps, samples):
                                generator=generator)
         for name, step in made.items():
             dist.barrier()
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             losses[name] = step(tokens)
             # A step ends when its slowest rank has ended it.
-            taken = torch.tensor(time.perf_counter() - start)
+            taken = torch.tensor([time.perf_counter() - start[0], time.process_time() - start[1]])
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             if number >= WARMUP:
-                times[name].append(taken.item())
+                times[name].append(taken[0].item())
+                cpu[name].append(taken[1].item())
     grown = torch.tensor(float(peak.peak - before if peak else 0))
     dist.all_reduce(grown)
     if rank == 0:
-        print(json.dumps({"times": times, "losses": losses, "pss": grown.item()}), flush=True)
+        print(json.dumps({"times": times, "cpu": cpu, "losses": losses, "pss": grown.item()}), flush=True)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # torch's threads of Gloo may abort the process at its regular exit
@@ -235,7 +238,8 @@ def main():
     for case_name in args.cases:
         case = CASES[case_name]
         found = run(args, case_name, variants, args.steps)
-        medians = {name: statistics.median(each) for name, each in found["times"].items()}
+        medians, cpu = ({name: statistics.median(each) for name, each in found[what].items()}
+                        for what in ("times", "cpu"))
         tokens = case["workers"] * case["rows"] * case["positions"]
         print(f"{case_name}: {case['workers']} workers, dim {case['dim']}, {case['layers']} layers, "
               f"{args.steps} steps of each variant in turn")
@@ -245,6 +249,10 @@ def main():
             for peer in peers:
                 if peer in medians:
                     line += f"  {medians[peer] / median:5.2f} x {peer}"
+            line += f"  CPU {1e3 * cpu[name]:7.1f} ms"
+            for peer in peers:
+                if peer in cpu:
+                    line += f"  {cpu[peer] / cpu[name]:5.2f} x {peer}"
             if args.memory:
                 line += f"  {run(args, case_name, [name], 3, True)['pss'] / 2**20:7.0f} MiB"
             print(line, flush=True)

@@ -208,7 +208,6 @@ class RowUnit(Unit):
         super().__init__(model, state.modules[0], name, "+".join(type(each).__name__ for each in state.modules))
         self.state, self.modules = state, state.modules
         self.empty = []  # members without elements, which the runtime does not know
-        self.whole = None  # the scope that `unshard` has opened
         self.awaited = set()  # modules of a list that have not run yet in this forward of the root
         self.held = False  # gradients are not reduced
         policy = state.precision
@@ -219,7 +218,7 @@ class RowUnit(Unit):
         return [*super().own_parameters(), *self.state.ignored]
 
     def unshard(self):
-        if self.whole is None and not self.forwards and not self.backwards:
+        if not self.is_in_use():
             self.model.publish_if_idle()
             self.open_whole()
 
@@ -261,16 +260,8 @@ class RowUnit(Unit):
         elif not self.awaited and not is_first:
             self.reshard()
 
-    def forget_addresses(self):
-        if self.whole is None:
-            super().forget_addresses()
-
     def find_places(self, members):
         super().find_places([*members, *self.empty])
-
-    def remove(self):
-        if self.whole is None:
-            super().remove()
 
 
 class RowModel(Model):
@@ -361,7 +352,7 @@ class RowModel(Model):
                 torch.autograd.graph.increment_version(member.working)
 
     def publish_if_idle(self):
-        if not any(unit.forwards or unit.backwards or unit.whole is not None for unit in self.units):
+        if not any(unit.is_in_use() for unit in self.units):
             self.check_module()
 
     # ---- whole values without communication

@@ -502,9 +502,8 @@ class Library:
             setattr(self, name[4:], _with_checks(name, function, arguments))
 
     def _check(self, status, function, arguments):
-        raised = vars(_raised).pop("errors", None)
-        if raised:
-            raise raised[0]
+        if _raised.__dict__:
+            raise _raised.__dict__.pop("errors")[0]
         if status:
             rank = self.last_error_rank()
             message = self.last_error().decode(errors="replace")

@@ -3,6 +3,7 @@
 of the library's memory."""
 
 import ctypes
+import functools
 
 import torch
 
@@ -140,6 +141,11 @@ class _DeviceMemory:
                                          "typestr": _TYPE_STRINGS[nbytes]}
 
 
+@functools.cache  # made anew, such a type takes longer than all else in a view
+def _bytes_of(nbytes):
+    return ctypes.c_char * nbytes
+
+
 def view(address, shape, dtype, device, owner=None):
     """A tensor, [shape], whose elements are the library's memory at `address`. owner: an object that lives
     as long as the tensor's memory is used."""
@@ -152,6 +158,6 @@ def view(address, shape, dtype, device, owner=None):
         found = torch.as_tensor(_DeviceMemory(address, tuple(shape), dtype.itemsize, owner), device=device)
         return found if found.dtype is dtype else found.view(dtype)
     nbytes = shape.numel() * dtype.itemsize
-    memory = (ctypes.c_char * nbytes).from_address(address)
+    memory = _bytes_of(nbytes).from_address(address)
     memory.owner = owner
     return torch.frombuffer(memory, dtype=dtype).view(shape)

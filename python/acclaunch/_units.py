@@ -50,14 +50,14 @@ _WITHOUT_TENSORS = {type(None), bool, int, float, str}  # most of the arguments 
 def map_tensors(function, value):
     """The value with function(tensor) in place of each tensor in tuples, lists, dictionaries and dataclasses.
     Containers in which nothing changes stay the same objects: a module may append to a list that it is given."""
-    if type(value) in _WITHOUT_TENSORS:
+    if type(value) in _WITHOUT_TENSORS or type(value) is dict and not value:
         return value
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (tuple, list)):
         made = None
         for number, each in enumerate(value):
-            new = map_tensors(function, each)
+            new = function(each) if isinstance(each, torch.Tensor) else map_tensors(function, each)
             if new is not each:
                 made = list(value) if made is None else made
                 made[number] = new
@@ -82,13 +82,13 @@ def map_tensors(function, value):
 
 def tensors_in(value, found):
     """Appends each tensor in which `map_tensors` would look to `found`."""
-    if type(value) in _WITHOUT_TENSORS:
+    if type(value) in _WITHOUT_TENSORS or type(value) is dict and not value:
         return
     if isinstance(value, torch.Tensor):
         found.append(value)
     elif isinstance(value, (tuple, list)):
         for each in value:
-            tensors_in(each, found)
+            found.append(each) if isinstance(each, torch.Tensor) else tensors_in(each, found)
     elif isinstance(value, (dict, collections.UserDict)):
         for each in value.values():
             tensors_in(each, found)
@@ -105,6 +105,8 @@ set_grad_of = torch.Tensor.grad.__set__
 
 
 def any_requires_grad(tensors):
+    if not tensors:
+        return False
     with as_plain():
         return any(map(requires_grad_of, tensors))
 
@@ -239,7 +241,11 @@ class Use:
         unit.backwards.remove(self)
         unit.remove()
         unit.forget_addresses()
-        unit.end_quietly(handle) if self.quiet else unit.library.backward_end(handle)
+        if self.quiet:
+            unit.end_quietly(handle)
+        else:
+            unit.give_gradients(handle)
+            unit.library.backward_end(handle)
 
 
 class Forward:
@@ -270,10 +276,12 @@ class Unit(Uncopied):
                                         class_name.encode())
         self.members = []
         self.keeps_addresses = False
+        self.whole = None     # a scope that the program has opened, until it ends it
         self.casts_to = model.compute_dtype if model.casts_inputs else None  # floating-point inputs
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
+        self.computed = []    # members whose gradients the running backward has computed
         self.left = []        # Forwards that an error has ended, whose scopes are open
 
     def declare(self, function, name, like, config):
@@ -359,8 +367,11 @@ class Unit(Uncopied):
                     f"a forward of unit '{self.label}' has exchanged the data of its parameter '{each.names[0]}' "
                     "(.data, Module.to, flatten_parameters): change it in place between two steps")
 
+    def is_in_use(self):
+        return self.forwards or self.backwards or self.whole is not None
+
     def forget_addresses(self):
-        if not self.keeps_addresses and not self.forwards and not self.backwards:
+        if not self.keeps_addresses and not self.is_in_use():
             for member in self.members:
                 self.model.memory.members.pop(member.address, None)
 
@@ -371,7 +382,7 @@ class Unit(Uncopied):
             member.put(member.working)
 
     def remove(self):
-        if not self.forwards and not self.backwards:
+        if not self.is_in_use():
             for module, attribute, member in self.places:
                 module._parameters[attribute] = member.sharded
             for member in self.put_apart:
@@ -443,12 +454,12 @@ class Unit(Uncopied):
         tensors_in(arguments, tensors)
         tensors_in(keywords, tensors)
         model.check_inputs(self, tensors)
+        flows = any_requires_grad(tensors)
         self.follow_requires_grad()
         if inside and self.backwards:
             pass  # computed in its own backward, which has gathered the parameters
         else:
-            needs_backward = torch.is_grad_enabled() and (
-                any_requires_grad(self.module_parameters) or any_requires_grad(tensors))
+            needs_backward = torch.is_grad_enabled() and (flows or any_requires_grad(self.module_parameters))
             if needs_backward:
                 forward.use = Use(self, self.passes())
             forward.quiet = not needs_backward or forward.use.passes
@@ -479,7 +490,7 @@ class Unit(Uncopied):
                 tensor.register_hook(ends)
             return tensor
 
-        if self.casts_to is not None or ends is not None and any_requires_grad(tensors):
+        if self.casts_to is not None or ends is not None and flows:
             arguments, keywords = map_tensors(prepared, (arguments, keywords))
         return arguments, keywords
 
@@ -538,11 +549,11 @@ class Unit(Uncopied):
             with contextlib.suppress(Error):
                 self.end_quietly(each.handle) if each.quiet else end(each.handle)
             each.handle = None
-        self.left, self.backwards, self.awaiting = [], [], []
+        self.left, self.backwards, self.awaiting, self.computed = [], [], [], []
         self.remove()
         self.forget_addresses()
         for member in self.members:
-            member.has_gradient, member.written = False, None
+            member.has_gradient, member.written, member.working.grad = False, None, None
 
     # ---- backward
 
@@ -562,22 +573,36 @@ class Unit(Uncopied):
             "(retain_graph=True) needs the unit's outputs as tensors, or in tuples, lists and dictionaries")
 
     def take_gradient(self, member, parameter):
-        """Moves a gradient into the library's memory."""
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None or not parameter.requires_grad:  # frozen since the forward
+        """autograd has computed a gradient, which stays in the working parameter until the backward of the unit ends:
+        its memory in the library is that of the unit before."""
+        if parameter.grad is None or not parameter.requires_grad:  # frozen since the forward
+            parameter.grad = None
             return
-        use = self.require_backward(member, writes=True)
-        address, beta = c.c_void_p(), c.c_float()
-        self.library.backward_raw_grad(use.handle, member.handle, address, beta)
+        try:
+            self.require_backward(member, writes=True)
+        except Error:
+            parameter.grad = None
+            raise
+        self.computed.append(member)
         self.model.has_gradients = member.has_gradient = True
-        target = member.gradients.get(address.value)
-        if target is None:
-            target = member.gradients[address.value] = view(
-                address.value, member.sharded.shape, parameter.dtype, self.model.device)
-        member.written = target
-        if gradient.is_sparse:
-            gradient = gradient.to_dense()
-        if beta.value == 0.0:
-            target.copy_(gradient)
-        else:
-            target.add_(gradient)
+
+    def give_gradients(self, handle):
+        """Moves the gradients that a backward has computed into the library's memory."""
+        computed, self.computed = self.computed, []
+        for member in computed:
+            gradient, member.working.grad = member.working.grad, None
+            if gradient is None:  # computed twice, and added
+                continue
+            address, beta = c.c_void_p(), c.c_float()
+            self.library.backward_raw_grad(handle, member.handle, address, beta)
+            target = member.gradients.get(address.value)
+            if target is None:
+                target = member.gradients[address.value] = view(
+                    address.value, member.sharded.shape, member.working.dtype, self.model.device)
+            member.written = target
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
+            if beta.value == 0.0:
+                target.copy_(gradient)
+            else:
+                target.add_(gradient)

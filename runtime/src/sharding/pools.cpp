@@ -118,6 +118,12 @@ void GradientPool::drain() {
   }
 }
 
+void GradientPool::trim() const {
+  for (const auto& buffer : free_) {
+    buffer->discard_content();
+  }
+}
+
 void GradientPool::clear() {
   flights_.clear();
   free_.clear();

@@ -15,6 +15,7 @@ namespace acc::sharding {
 ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, Schedule& schedule,
                      std::string name, bool is_root, const std::vector<ParameterRecord>& parameters)
     : context_(context),
+      pools_(pools),
       counters_(counters),
       schedule_(schedule),
       name_(unit_label(name)),
@@ -146,18 +147,26 @@ void ShardUnit::after_recompute() {
   }
 }
 
-/// Each parameter has a gradient of its own there. The backwards of ranks may write them in another
-/// order, or not all of them, so that all get their memory now.
 ShardUnit::Early ShardUnit::before_backward() {
   open("backward");
-  if (context_.by_rows) {
+  prepared_ = false;
+  return schedule_.before_backward(number_);
+}
+
+/// By rows, each parameter has a gradient of its own. The backwards of ranks may write them in
+/// another order, or not all of them, so that all get their memory together: when the program asks
+/// for the first one, or at the end of the backward. It is that of the unit before, whose
+/// reductions began at the end of its backward.
+void ShardUnit::prepare_gradients() {
+  if (context_.by_rows && !std::exchange(prepared_, true)) {
+    pools_.gradients.drain();
     for_each_gradient([](FlatGradient& gradient) { gradient.prepare(); });
   }
-  return schedule_.before_backward(number_);
 }
 
 ShardUnit::Early ShardUnit::after_backward() {
   trace_end();
+  prepare_gradients();
   --open_;
   schedule_.end_backward(number_);
   if (open_ == 0 && uses().awaiting == 0) {
@@ -222,6 +231,7 @@ const void* ShardUnit::parameter(std::size_t index) {
 }
 
 FlatGradient::Target ShardUnit::gradient(std::size_t index) {
+  prepare_gradients();
   const Place& at = places_[index];
   FlatGradient* const gradient = at.flat->gradient();
   // A frozen parameter has no memory for a gradient; "written" lets callers skip the zero-fill.

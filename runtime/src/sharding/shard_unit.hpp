@@ -97,6 +97,7 @@ class ShardUnit {
   /// Ends the program's access after the last open scope; the weights stay gathered.
   void hide();
   void check_closed(const char* what) const;
+  void prepare_gradients();
   void close_gradients();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
   /// Begins a scope: gathers the weights and records the scope in flight record and trace.
@@ -105,6 +106,7 @@ class ShardUnit {
   void trace_end();
 
   const Context& context_;
+  Pools& pools_;
   const Counters& counters_;
   Schedule& schedule_;
   std::string name_;
@@ -112,7 +114,8 @@ class ShardUnit {
   int number_ = -1;
   std::vector<std::unique_ptr<FlatParameter>> flats_;
   std::vector<Place> places_;
-  int open_ = 0;  ///< open scopes
+  int open_ = 0;           ///< open scopes
+  bool prepared_ = false;  ///< `prepare_gradients` in the last backward
 };
 
 }  // namespace acc::sharding
