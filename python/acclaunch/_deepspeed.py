@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.ops.adagrad import cpu_adagrad
 from deepspeed.ops.adam import cpu_adam, fused_adam
+from deepspeed.ops.lamb import fused_lamb
 from deepspeed.ops.lion import cpu_lion, fused_lion
 from deepspeed.runtime import zero
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
@@ -28,7 +29,8 @@ from deepspeed.utils import get_z3_leaf_modules
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate
 
-from acclaunch import _deepspeed_files, _dtensor, _fsdp2, _local, _nvme, _rows
+from acclaunch import _deepspeed_files, _deepspeed_rules, _dtensor, _fsdp2, _local, _nvme, _rows
+from acclaunch._deepspeed_rules import DeepSpeedLamb, DeepSpeedLion
 from acclaunch._library import NotSupportedError, refuse, say
 from acclaunch._sharding import _candidates
 from acclaunch._units import places_in, put
@@ -45,7 +47,7 @@ def _refusing(what):
 
 # ---- what the configuration asks for --------------------------------------------------------------
 
-_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")  # of DeepSpeed; other names are those of classes of torch.optim
+_OPTIMIZERS = ("adam", "adamw", "adagrad", "lamb", "lion", "muon")  # of DeepSpeed; others: classes of torch.optim
 
 
 def _on(value):
@@ -132,41 +134,22 @@ def _replacements(module, shard):
 # ---- optimizers -------------------------------------------------------------------------------------
 
 
-class DeepSpeedLion(torch.optim.Optimizer):
-    """Lion (arXiv 2302.06675) with DeepSpeed's defaults."""
-
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = closure() if closure is not None else None
-        for group in self.param_groups:
-            one, two = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                moment = self.state[parameter].setdefault("exp_avg", torch.zeros_like(parameter))
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(moment.mul(one).add_(parameter.grad, alpha=1 - one).sign_(), alpha=-group["lr"])
-                moment.mul_(two).add_(parameter.grad, alpha=1 - two)
-        return loss
-
-
 def _torch_twin(optimizer):
     """One of torch's optimizers, or ours, in place of one of DeepSpeed's with the same rule. Their groups are the same
     objects, so that a schedule that was made with the first one serves the other."""
     name = type(optimizer).__name__
     decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", True))
     twins = {"FusedAdam": torch.optim.AdamW if decoupled else torch.optim.Adam, "FusedLion": DeepSpeedLion,
-             "DeepSpeedCPUAdagrad": torch.optim.Adagrad, "DeepSpeedCPULion": DeepSpeedLion}
+             "DeepSpeedCPUAdagrad": torch.optim.Adagrad, "DeepSpeedCPULion": DeepSpeedLion, "FusedLamb": DeepSpeedLamb}
     twins["DeepSpeedCPUAdam"] = twins["ZenFlowCPUAdam"] = twins["FusedAdam"]
     if not type(optimizer).__module__.startswith("deepspeed."):
         return optimizer
     if name not in twins:
         _refuse(f"the optimizer {name}")
     for group in optimizer.param_groups:
-        if group.get("bias_correction") is False:
+        if name == "FusedLamb":
+            group["eps_inside_sqrt"] = optimizer.eps_mode == 0
+        elif group.get("bias_correction") is False:
             _refuse(f"{name}(bias_correction=False)")
     made = twins[name](optimizer.param_groups)
     for group, filled in zip(optimizer.param_groups, made.param_groups):
@@ -204,7 +187,7 @@ def serve_optimizers():
     """Optimizers of DeepSpeed are made without a compiler."""
     for module, name in ((cpu_adagrad, "CPUAdagradBuilder"), (cpu_adam, "CPUAdamBuilder"),
                          (cpu_lion, "CPULionBuilder"), (fused_adam, "FusedAdamBuilder"),
-                         (fused_lion, "FusedLionBuilder")):
+                         (fused_lion, "FusedLionBuilder"), (fused_lamb, "FusedLambBuilder")):
         builder = getattr(module, name)
         setattr(module, name, lambda builder=builder: types.SimpleNamespace(load=lambda: _CompiledWhenUsed(builder)))
 
@@ -316,13 +299,19 @@ class RowOptimizer(ZeROOptimizer):
                     f"{self.engine.param_names[each]} was not used, and ignore_unused_parameters is false"
                 each.grad = torch.zeros_like(each)
         gradients = [each.grad._local_tensor for each in parameters]
-        norm = self._norm_of([each.grad._local_tensor for each in parameters if _fsdp2.counts_here(each)])
+        counted = [each.grad._local_tensor for each in parameters if _fsdp2.counts_here(each)]
+        norm = self._norm_of(counted)
         scale = self.loss_scale
         self.overflow = self.skips_overflows and not math.isfinite(norm)
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
             self._global_grad_norm = float("inf")
             return self.engine.drop_gradients()
+        if self.stage > 0 and hasattr(self.optimizer, "orthogonalize"):  # DeepSpeed then clips the updates of matrices
+            if scale != 1.0:
+                torch._foreach_mul_(gradients, 1.0 / scale)
+            self.optimizer.orthogonalize()
+            norm, scale = self._norm_of(counted), 1.0
         self._global_grad_norm = torch.tensor(norm / scale)
         if self.clip_grad > 0:
             scale *= max(1.0, (norm / scale + 1e-6) / self.clip_grad)
@@ -504,11 +493,16 @@ class Engine(DeepSpeedEngine):
         self.basic_optimizer, self.optimizer = basic, RowOptimizer(self, basic)
 
     def _configure_basic_optimizer(self, model_parameters):
-        made = {"lion": DeepSpeedLion, "adagrad": torch.optim.Adagrad}.get(self.optimizer_name())
-        if made is not None:
-            values = dict(self.optimizer_params() or {})
+        values = dict(self.optimizer_params() or {})
+        made = {"lion": DeepSpeedLion, "lamb": DeepSpeedLamb, "adagrad": torch.optim.Adagrad}.get(self.optimizer_name())
+        if made is not None and "max_grad_norm" not in values:  # which DeepSpeed refuses
             values.pop("fp32_optimizer_states", None)  # those of fp32 parameters always are
             return made(model_parameters, **values)
+        if self.optimizer_name() == "muon":
+            _deepspeed_rules.muon()
+            for whole, rows in self.replaced.items():
+                rows.__dict__.update({key: value for key, value in vars(whole).items()
+                                      if key in ("use_muon", "muon_num_heads")})
         return super()._configure_basic_optimizer(model_parameters)
 
     def get_optimizer_configuration(self, optimizer_parameters, adam_w_mode, allow_legacy_fallback=False):

@@ -3,6 +3,8 @@
 function, and the rows of the result go back. torch's operations on DTensors would compute each product on all ranks,
 with other roundings than those of whole matrices."""
 
+import functools
+
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
@@ -25,7 +27,7 @@ def serve(module):
 
 def _owners(shapes, ranks):
     """The costliest matrices first, each to the rank with the least work."""
-    costs = [rows * columns * min(rows, columns) for rows, columns in shapes]
+    costs = [each.numel() * min(each[-2:]) for each in shapes]
     work, owners = [0] * ranks, [0] * len(shapes)
     for number in sorted(range(len(shapes)), key=lambda each: (-costs[each], each)):
         owners[number] = work.index(min(work))
@@ -51,7 +53,7 @@ class _Matrix:
         if self.group is None:
             return
         self.root = dist.get_global_rank(self.group, owner)
-        self.sent = update.new_zeros(self.rows, self.shape[1])
+        self.sent = update.new_zeros(self.rows, *self.shape[1:])
         self.sent[:len(update)] = update
         self.parts = [torch.empty_like(self.sent) for _ in range(self.ranks)] if self.is_owner else None
         self.work = dist.gather(self.sent, self.parts, dst=self.root, group=self.group, async_op=True)
@@ -78,6 +80,19 @@ class _Matrix:
         return self.sent[:len(self.own)]
 
 
+def whole_updates(parameters, updates, function):
+    """The rows of function(number, whole update), which one rank computes of each matrix. updates: the rows of each,
+    from an iterator. Collective."""
+    ranks = max((each.device_mesh.size(each.device_mesh.ndim - 1) for each in parameters), default=1)
+    owners = _owners([each.shape for each in parameters], ranks)
+    matrices = [_Matrix(*each) for each in zip(parameters, updates, owners)]
+    for number, matrix in enumerate(matrices):
+        matrix.compute(functools.partial(function, number))
+    for matrix in matrices:  # in one order on all ranks
+        matrix.send_back()
+    return [matrix.result() for matrix in matrices]
+
+
 def _sharded_muon(module, params, grads, bufs, *, lr, weight_decay, momentum, nesterov, ns_coefficients, ns_steps, eps,
                   adjust_lr_fn, has_complex, foreach=None):
     """As _single_tensor_muon of torch 2.13, with whole matrices."""
@@ -85,15 +100,14 @@ def _sharded_muon(module, params, grads, bufs, *, lr, weight_decay, momentum, ne
     if not all(isinstance(each, DTensor) for each in params):
         raise NotSupportedError("torch.optim.Muon with DTensors and other parameters in one group: make two groups")
     local = [[each.to_local() for each in tensors] for tensors in (params, grads, bufs)]
-    ranks = max(each.device_mesh.size(each.device_mesh.ndim - 1) for each in params)
-    matrices = []
-    for parameter, grad, buf, owner in zip(params, *local[1:], _owners([each.shape for each in params], ranks)):
-        buf.lerp_(grad, 1 - momentum)
-        matrices.append(_Matrix(parameter, grad.lerp(buf, momentum) if nesterov else buf, owner))
-    for matrix in matrices:
-        matrix.compute(lambda update: module._zeropower_via_newtonschulz(update, ns_coefficients, ns_steps, eps))
-    for matrix in matrices:  # in one order on all ranks
-        matrix.send_back()
-    for parameter, own, matrix in zip(params, local[0], matrices):
+
+    def directions():
+        for grad, buf in zip(*local[1:]):
+            buf.lerp_(grad, 1 - momentum)
+            yield grad.lerp(buf, momentum) if nesterov else buf
+
+    updates = whole_updates(params, directions(), lambda _, update: module._zeropower_via_newtonschulz(
+        update, ns_coefficients, ns_steps, eps))
+    for parameter, own, update in zip(params, local[0], updates):
         own.mul_(1 - lr * weight_decay)
-        own.add_(matrix.result(), alpha=-module._adjust_lr(lr, adjust_lr_fn, parameter.shape))
+        own.add_(update, alpha=-module._adjust_lr(lr, adjust_lr_fn, parameter.shape))

@@ -111,13 +111,13 @@ def copy_of(tensor):
 
 
 def norm_over_ranks(own, norm_type, mesh):
-    """The norm of order `norm_type` of what all ranks that shard have, of which `own` is this rank's: a tensor of one
-    element, float64. Collective."""
+    """Norms of order `norm_type` of what all ranks that shard have, of which `own` are this rank's: a tensor of the
+    shape of `own`, float64. Collective."""
     group = mesh.get_group(mesh.ndim - 1)
     own = own.detach().to(mesh.device_type, torch.float64)
     every = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, own, group=group)
-    return torch.linalg.vector_norm(torch.stack(every), norm_type)
+    return torch.linalg.vector_norm(torch.stack(every), norm_type, dim=0)
 
 
 # States that have one value for a parameter, also for one without dimensions.

@@ -104,6 +104,13 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
     };
   }
   check_states(program_states());
+  if (model_->context().by_rows) {
+    throw Error(
+        Errc::not_supported,
+        fmt::format("the optimizer {} of a model whose parameters the program holds as rows "
+                    "(ModelOptions::by_rows): the program updates them itself",
+                    name()));
+  }
   if (model_->has_optimizer) {
     throw Error(Errc::invalid_argument,
                 "this model has an optimizer already: put parameters that need other settings into "

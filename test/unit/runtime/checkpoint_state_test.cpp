@@ -76,6 +76,7 @@ struct Net {
     embedding = root.parameter("embedding", {13, 3}, acc::normal(0.5F));
     root.tie("head.weight", embedding);
     root.parameter("scale", {}, acc::normal(1.0F), {.trainable = false});
+    gain = root.parameter("gain", {11}, acc::normal(0.3F));  // beside the matrix
     buffer = root.buffer("mean", {3, 2}, acc::normal(1.0F));
     weight = block.parameter("weight", {7, 2, 5}, acc::normal(0.3F));
     bias = block.parameter("own.bias", {17}, acc::normal(0.3F), {.weight_decay = false});
@@ -91,6 +92,7 @@ struct Net {
     }
     auto use = root.backward();
     push(use, embedding, 39, step);
+    push(use, gain, 11, step);
     use.end();
     optimizer.step();
   }
@@ -104,7 +106,7 @@ struct Net {
 
   acc::Unit& root;
   acc::Unit& block;
-  acc::Parameter embedding, weight, bias;
+  acc::Parameter embedding, gain, weight, bias;
   acc::Buffer buffer;
 };
 
@@ -241,10 +243,11 @@ TEST_CASE("every optimizer trains the same sharded, offloaded and resumed on oth
       };
       CHECK(whole.contains({"embedding", key}) == has(2));
       CHECK(whole.contains({"block.weight", key}) == has(3));
+      CHECK(whole.contains({"gain", key}) == has(1));
     }
     for (const auto strategy : {Strategy::full_shard, Strategy::shard_optimizer,
                                 Strategy::shard_grad_op, Strategy::no_shard}) {
-      for (const auto type : {StateDictType::sharded, StateDictType::full}) {
+      for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
         CAPTURE(to_string(strategy));
         Job job = job_of(2, strategy, type);
         if (strategy != Strategy::no_shard) {
@@ -639,12 +642,12 @@ TEST_CASE("weights are exported in every form and loaded again, and the state di
       for (const auto& [key, values] : content_of(path("one.safetensors"))) {
         CHECK(seen.at(key.first) == values);
       }
-      CHECK(seen.size() == 6);
+      CHECK(seen.size() == 7);
     }
   });
   CHECK(fs::exists(folder.path() / "folder" / "model.safetensors.index.json"));
   const Content expected = content_of(path("one.safetensors"));
-  CHECK(expected.size() == 6);
+  CHECK(expected.size() == 7);
   check_same(content_of(path("one.bin")), expected);
   check_same(content_of(path("folder")), expected);
   const auto half = acc::checkpoint::open_checkpoint(path("half.safetensors"));

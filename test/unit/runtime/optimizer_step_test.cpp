@@ -631,6 +631,18 @@ TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
   CHECK_NOTHROW(model.optimizer(acc::Sgd{}));
 }
 
+TEST_CASE("a model by rows is updated by its program, and refuses every optimizer by name") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model(0, {.by_rows = true});
+  ModuleNet net(model, net_of());
+  const auto says = doctest::Contains("the program updates them itself");
+  for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
+    CAPTURE(rule.name);
+    CHECK_THROWS_WITH(model.optimizer(acc::NamedRule{std::string(rule.name)}), says);
+  }
+  CHECK_THROWS_WITH(model.optimizer(acc::ProgramRule{.update = [](const auto&) {}}), says);
+}
+
 TEST_CASE("a non-finite gradient is used, skipped on all ranks, or raised with its unit") {
   struct Outcome {
     std::vector<acc::StepInfo> steps;

@@ -134,6 +134,7 @@ struct Rank {
   std::vector<std::string> memories;  ///< paths of the memory for snapshots, by rank
   fs::path folder;
   std::optional<Kill> kill;
+  acc::NamedRule rule;
   bool is_pure = true;  ///< its initial values can be made again
 
   void die_at(Place place, const acc::Optimizer& optimizer) const {
@@ -154,10 +155,11 @@ struct Rank {
     const acc::Initializer half(
         [](std::uint64_t, std::int64_t, std::span<float> out) { std::ranges::fill(out, 0.5F); });
     const acc::Initializer initializer = is_pure ? acc::normal(0.5F) : half;
-    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39, {}, initializer}}},
-                          {"block", "Block", 0, {{"weight", 140}, {"bias", 17}}},
-                          {"head", "Head", 0, {{"weight", 61}}}});
-    auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    ModuleNet net(
+        model, {{"", "Net", -1, {{"embedding", 39, {}, initializer}}},
+                {"block", "Block", 0, {{"weight", 140, {}, acc::normal(0.5F), 14}, {"bias", 17}}},
+                {"head", "Head", 0, {{"weight", 61}}}});
+    auto optimizer = model.optimizer(rule);
     const acc::CheckpointSeries series(runtime, (folder / "series").string(), {});
     (void)series.resume(model, optimizer);
     std::map<std::string, const void*> addresses;
@@ -259,7 +261,8 @@ constexpr int kRefused = 17;  ///< exit status
 /// Runs a job as its launcher would: replaces the ranks that are killed. Returns the weights of all
 /// ranks, as text. is_refused: all ranks are to find that they cannot go on.
 std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
-                                 const std::vector<Kill>& kills, bool is_refused = false) {
+                                 const std::vector<Kill>& kills, bool is_refused = false,
+                                 const std::string& rule = "adamw") {
   const TemporaryFolder folder;
   auto page = MembershipPage::create(MembershipPage::Changes::processes);
   const auto path_of = [](int fd) { return fmt::format("/proc/{}/fd/{}", ::getpid(), fd); };
@@ -274,6 +277,7 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
                        .memories = paths,
                        .folder = folder.path(),
                        .kill = kill,
+                       .rule = {rule, {{"lr", 0.05}, {"weight_decay", 0.1}}},
                        .is_pure = !is_refused};
     ranks[run_process([&] {
       try {
@@ -381,6 +385,22 @@ TEST_CASE("ranks go on in their processes when another one is killed and replace
       CAPTURE(history.front().rank);
       CAPTURE(static_cast<int>(history.front().place));
       CHECK(run_job(layout.job, store, history) == expected);
+    }
+  }
+}
+
+TEST_CASE("states of matrices on their owners, and those beside them, go on when a rank is lost") {
+  const StoreProcess store;
+  for (const auto& [strategy, ranks] :
+       {std::pair{Strategy::full_shard, 3}, std::pair{Strategy::shard_grad_op, 2},
+        std::pair{Strategy::no_shard, 2}, std::pair{Strategy::hybrid_shard, 4}}) {
+    for (const char* const rule : {"soap", "muon"}) {
+      CAPTURE(to_string(strategy));
+      CAPTURE(rule);
+      const Job job = job_of(strategy, ranks);
+      const auto expected = run_job(job, store, {}, false, rule);
+      REQUIRE_FALSE(expected.front().empty());
+      CHECK(run_job(job, store, {{1, 5, Place::backward}}, false, rule) == expected);
     }
   }
 }

@@ -79,6 +79,10 @@ Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0, int machin
 const acc::NamedRule kRule{"adamw", {{"lr", 0.05}, {"weight_decay", 0.1}}};
 /// A rule whose states are each on one rank only, also with replicas.
 const acc::NamedRule kOwnedRule{"adafactor", {{"lr", 0.05}, {"weight_decay", 0.1}}};
+/// Rules of matrices, with states of AdamW for the elements of the other parameters alone: with
+/// states of matrices on their owners, and in shards.
+const acc::NamedRule kBesideOwned{"soap", {{"lr", 0.05}, {"weight_decay", 0.1}}};
+const acc::NamedRule kBesideShards{"muon", {{"lr", 0.05}, {"weight_decay", 0.1}}};
 
 /// One attempt of a run: resumes, trains until step `until`, and returns the weights. The step on
 /// disk is 3.
@@ -97,8 +101,9 @@ Attempt attempt(const Job& job, const std::string& folder, const Memories& memor
     settings.identity.restart_count = 1;
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(1);
-    ModuleNet net(model, {{"", "Net", -1, {{"embedding", 39}}},
-                          {"block", "Block", 0, {{"weight", 140}, {"bias", 17}}}});
+    ModuleNet net(
+        model, {{"", "Net", -1, {{"embedding", 39}}},
+                {"block", "Block", 0, {{"weight", 140, {}, acc::normal(0.5F), 14}, {"bias", 17}}}});
     auto optimizer = model.optimizer(rule);
     const acc::CheckpointSeries series(runtime, folder, {});
     const auto resumed = series.resume(model, optimizer);
@@ -209,7 +214,7 @@ TEST_CASE("another number of ranks, or another strategy, resumes from memory") {
                            Case{four, job_with_memory(1, Strategy::no_shard)},
                            Case{job_with_memory(2, Strategy::no_shard), four},
                            Case{job_with_memory(2, Strategy::shard_optimizer), two}}) {
-    for (const acc::NamedRule& rule : {kRule, kOwnedRule}) {
+    for (const acc::NamedRule& rule : {kRule, kOwnedRule, kBesideOwned, kBesideShards}) {
       CAPTURE(rule.name);
       CAPTURE(each.before.world_size);
       CAPTURE(each.after.world_size);
@@ -268,7 +273,7 @@ TEST_CASE("a machine that replaces a lost one gets its state from the memory of 
                 machines(2, 2, Strategy::full_shard)},
            Case{"none, but there is one more", machines(1, 2, Strategy::full_shard), {}, two},
        }) {
-    for (const acc::NamedRule& rule : {kRule, kOwnedRule}) {
+    for (const acc::NamedRule& rule : {kRule, kOwnedRule, kBesideOwned, kBesideShards}) {
       CAPTURE(rule.name);
       CAPTURE(each.what);
       const TemporaryFolder folder;
