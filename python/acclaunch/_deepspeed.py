@@ -499,10 +499,12 @@ class Engine(DeepSpeedEngine):
             values.pop("fp32_optimizer_states", None)  # those of fp32 parameters always are
             return made(model_parameters, **values)
         if self.optimizer_name() == "muon":
-            _deepspeed_rules.muon()
+            if values.get("per_head_muon"):
+                _refuse("the optimizer Muon with per_head_muon")
             for whole, rows in self.replaced.items():
-                rows.__dict__.update({key: value for key, value in vars(whole).items()
-                                      if key in ("use_muon", "muon_num_heads")})
+                rows.use_muon = whole.use_muon
+            with _deepspeed_rules.muon_in_place():
+                return super()._configure_basic_optimizer(model_parameters)
         return super()._configure_basic_optimizer(model_parameters)
 
     def get_optimizer_configuration(self, optimizer_parameters, adam_w_mode, allow_legacy_fallback=False):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers with the rules of DeepSpeed's that torch does not have, on this rank's rows."""
 
+import contextlib
 import functools
+import sys
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -123,12 +125,9 @@ def muon():
 
             def update(number, whole):
                 group, parameter = found[number]
-                heads, iterate = getattr(parameter, "muon_num_heads", None), iterations[group["ns_method"]]
-                if heads is not None:
-                    whole = whole.view(heads, -1, whole.shape[-1])
-                shape, whole = whole.shape, whole.flatten(1) if whole.dim() == 4 else whole
-                scale = original_muon._aspect_ratio_scale(shape[-2], shape[-1])
-                return (iterate(whole, steps=5) * scale).to(torch.float32).reshape(parameter.shape)
+                scale = original_muon._aspect_ratio_scale(*whole.shape[-2:])
+                whole = iterations[group["ns_method"]](whole.flatten(1) if whole.dim() == 4 else whole, steps=5)
+                return (whole * scale).to(torch.float32).reshape(parameter.shape)
 
             parameters = [parameter for _, parameter in found]
             for parameter, rows in zip(parameters, _muon.whole_updates(parameters, directions(), update)):
@@ -150,5 +149,15 @@ def muon():
                 self.aux_optimizer.step()
             return loss
 
-    muon_optimizer.MuonWithAuxAdam = DeepSpeedMuon
     return DeepSpeedMuon
+
+
+@contextlib.contextmanager
+def muon_in_place():
+    """Within, DeepSpeed makes the class here where it would make its MuonWithAuxAdam."""
+    made, module = muon(), sys.modules["deepspeed.runtime.zero.muon.muon_optimizer"]
+    original, module.MuonWithAuxAdam = module.MuonWithAuxAdam, made
+    try:
+        yield
+    finally:
+        module.MuonWithAuxAdam = original

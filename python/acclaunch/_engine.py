@@ -158,9 +158,16 @@ def _serve_saves(module):
     _save_async.serve_accelerate(module)
 
 
+def _serve_bitsandbytes(module):
+    """module: bitsandbytes.optim.optimizer."""
+    from acclaunch import _bitsandbytes
+    _bitsandbytes.serve(module)
+
+
 _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsdp": _serve_fsdp,
-              "deepspeed": _serve_deepspeed, "accelerate.state": _serve_accelerate,
-              "accelerate.utils.dataclasses": _serve_plugins, "accelerate.accelerator": _serve_saves,
+              "bitsandbytes.optim.optimizer": _serve_bitsandbytes, "deepspeed": _serve_deepspeed,
+              "accelerate.state": _serve_accelerate, "accelerate.utils.dataclasses": _serve_plugins,
+              "accelerate.accelerator": _serve_saves,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft}
 
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import optimizer as hooks
 from torch.utils._pytree import tree_map_only
 
-from acclaunch import _muon, _rows
+from acclaunch import _bitsandbytes, _muon, _rows
 from acclaunch._library import InvalidArgumentError, NotSupportedError
 from acclaunch._parameters import needs_of
 from acclaunch._units import as_plain, grad_of
@@ -41,7 +41,7 @@ def serve():
 
 def _refuse_other_rules(optimizer):
     """Optimizers that are known to differ, or to fail, on the rows of a parameter."""
-    cls, what = type(optimizer), needs_of(optimizer)
+    cls, what = type(optimizer), None if _bitsandbytes.serves(optimizer) else needs_of(optimizer)
     if what and any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"]):
         raise NotSupportedError(f"{cls.__module__}.{cls.__name__} on parameters that are divided over ranks: it needs "
                                 f"{what}, which the engine acc does not give it (docs/engine.md)")

@@ -16,7 +16,7 @@ DTYPES = tuple(getattr(torch, name, None) for name in (
     "uint32", "int64", "uint64", "complex32", "complex64", "complex128", "float8_e4m3fn",
     "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"))
 # What optimizers need that differ, or fail, on a part of a parameter: by their package, or by the name of their class.
-_NEEDS = {"bitsandbytes": "blocks of elements that begin with the whole parameter",
+_NEEDS = {"bitsandbytes": "norms, or blocks of elements, of whole parameters",
           "ZeroRedundancyOptimizer": "whole parameters, which it divides over ranks itself"}
 
 

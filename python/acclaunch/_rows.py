@@ -51,11 +51,11 @@ def own_rows(whole, mesh, rank=None):
     return whole.detach()[begin:end]
 
 
-def own_elements(like):
-    """The elements [begin, end) of a DTensor that are this rank's rows."""
+def own_elements(like, rank=None):
+    """The elements [begin, end) of a DTensor that are this rank's rows, or those of another rank."""
     if like.dim() == 0:
         return 0, 1
-    begin, end = _row_range(like.shape[0], like.device_mesh)
+    begin, end = _row_range(like.shape[0], like.device_mesh, rank)
     numel = like.numel() // like.shape[0] if like.shape[0] else 0
     return begin * numel, end * numel
 

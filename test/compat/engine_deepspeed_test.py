@@ -551,6 +551,31 @@ class Lion:
         return Made(trained(net), {"lr": lr})
 
 
+class Lamb:
+    """The rule of DeepSpeed's csrc/lamb/fused_lamb_cuda_kernel.cu, which needs a GPU, in double."""
+
+    @staticmethod
+    def of(net, lr, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8, eps_inside_sqrt=False, bias_correction=True,
+           max_coeff=10.0, min_coeff=0.01):
+        one, two = betas
+
+        class Made(torch.optim.Optimizer):
+            @torch.no_grad()
+            def step(self, closure=None):
+                for each in self.param_groups[0]["params"]:
+                    state = self.state[each]
+                    m, v = (state.setdefault(key, torch.zeros_like(each, dtype=torch.double)) for key in "mv")
+                    number = state["number"] = state.get("number", 0) + 1
+                    m.mul_(one).add_(each.grad, alpha=1 - one)
+                    v.mul_(two).add_(each.grad.double() ** 2, alpha=1 - two)
+                    update = m / ((v + eps).sqrt() if eps_inside_sqrt else v.sqrt() + eps) + weight_decay * each
+                    weight, length = each.double().norm().item(), update.norm().item()
+                    ratio = min(max(weight / length, min_coeff), max_coeff) if weight and length else 1.0
+                    size = (1 - two ** number) ** 0.5 / (1 - one ** number) if bias_correction else 1.0
+                    each -= self.param_groups[0]["lr"] * size * ratio * update
+        return Made(trained(net), {"lr": lr})
+
+
 def trained(net):
     return [each for each in net.parameters() if each.requires_grad]
 
@@ -575,7 +600,12 @@ CONFIGURED = (
     ("Adagrad", {"fp32_optimizer_states": True}, lambda net: torch.optim.Adagrad(trained(net))),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, None),
     ("RMSprop", {"lr": 1e-3, "momentum": 0.5}, None),
+    ("Muon", {"lr": 1e-2, "weight_decay": 0.1, "momentum": 0.9, "ns_method": "standard", "torch_adam": True}, None),
+    ("Muon", {"lr": 1e-2, "muon_lr": 2e-2, "adam_lr": 3e-3, "betas": [0.8, 0.99], "torch_adam": True}, None),
+    ("Muon", {"lr": 1e-2, "weight_decay": 0.1, "adam_w_mode": False, "torch_adam": True}, None),
 )
+LAMB = ({"lr": 1e-2, "weight_decay": 0.1}, {"lr": 1e-2, "betas": [0.8, 0.9], "eps": 1e-3, "eps_inside_sqrt": True},
+        {"lr": 1e-2, "bias_correction": False}, {"lr": 1e-2, "max_coeff": 0.5, "min_coeff": 0.2, "weight_decay": 1.0})
 OF_PROGRAM = (  # DeepSpeed's optimizers, made by the program without its extensions in C++
     (lambda net: deepspeed.ops.adam.DeepSpeedCPUAdam(trained(net), lr=1e-2, weight_decay=0.1),
      lambda net: torch.optim.AdamW(trained(net), lr=1e-2, weight_decay=0.1)),
@@ -585,6 +615,9 @@ OF_PROGRAM = (  # DeepSpeed's optimizers, made by the program without its extens
      lambda net: Lion.of(net, 1e-3, (0.9, 0.999), 0.0)),
     (lambda net: deepspeed.ops.adagrad.DeepSpeedCPUAdagrad(trained(net), lr=1e-2),
      lambda net: torch.optim.Adagrad(trained(net), lr=1e-2)))
+REFUSED_VALUES = (("Adam", {"bias_correction": False}, "bias_correction: false"),
+                  ("Lamb", {"amsgrad": True}, "Lamb with amsgrad"),
+                  ("Muon", {"per_head_muon": True}, "Muon with per_head_muon"))
 SCHEDULES = (
     ("WarmupLR", {"warmup_num_steps": 7}),
     ("WarmupLR", {"warmup_min_lr": 1e-4, "warmup_max_lr": 1e-2, "warmup_num_steps": 11, "warmup_type": "linear"}),
@@ -600,6 +633,7 @@ SCHEDULES = (
 
 def configured(_):
     """Ten steps with each optimizer of a configuration; rates and betas of 30 steps with each schedule."""
+    torch._dynamo.config.disable = True  # DeepSpeed compiles Muon
     for stage, (kind, values, reference) in zip(itertools.cycle((1, 2, 3)), CONFIGURED):
         each_step = {"gradient_accumulation_steps": 1}
         config = {"optimizer": {"type": kind, "params": values}, **each_step}
@@ -609,6 +643,14 @@ def configured(_):
         for trial in trials:
             trial.train(10, rare_from=0)
         expect_equal(("configured", stage, kind, values), trials[0].found, trials[1].found, 1e-5)
+    for stage, values in enumerate(LAMB):  # DeepSpeed has the norms of whole parameters in stage 0 only
+        config = {"optimizer": {"type": "Lamb", "params": values}}
+        found = []
+        for trial in (Trial(OURS, stage, scalar=False, **config), Trial(
+                THEIRS, 0, lambda net, values=values: {"optimizer": Lamb.of(net, **values)}, False)):
+            trial.train(20, rare_from=0)
+            found.append([value for each in trained(trial.net) for value in _rows.whole_of(each).flatten().tolist()])
+        expect_equal(("Lamb", stage, values), *found, 1e-5)
     _deepspeed.serve_optimizers()
     with mock.patch.object(deepspeed.ops.op_builder.builder.OpBuilder, "load", side_effect=AssertionError("compiles")):
         for made, reference in OF_PROGRAM:
@@ -627,11 +669,11 @@ def configured(_):
                 trial.schedule.step()
                 trial.note(*trial.engine.get_lr(), *trial.engine.optimizer.param_groups[0]["betas"])
         expect_equal(("schedule", kind, values), trials[0].found, trials[1].found, 1e-6)
-    for kind in ("Lamb", "Muon", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD", "CPUAdam",
+    for kind in ("OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD", "CPUAdam",
                  "FusedAdam"):
         config = {"optimizer": {"type": kind, "params": {"lr": 1e-2}}}
         expect_refusal(lambda config=config: Trial(OURS, 2, **config), f"the optimizer {kind}")
-    for kind, values, word in (("Adam", {"bias_correction": False}, "bias_correction: false"),):
+    for kind, values, word in REFUSED_VALUES:
         config = {"optimizer": {"type": kind, "params": values}}
         expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """engine_optimizer_states_test.py ACCLAUNCH PACKAGE: saves, on two ranks on the engine acc, optimizers whose states do
-not have the shapes of parameters: Adafactor, one with a matrix for a side, LBFGS. Resumes on one, two and three ranks.
-All ranks have the same batches: the losses are those of the run that goes on. Exits with 77 without torch."""
+not have the shapes of parameters: Adafactor, one with a matrix for a side, LBFGS, AdamW in 8 bits of bitsandbytes, if it
+is installed. Resumes on one, two and three ranks. All ranks have the same batches: the losses are those of the run that
+goes on. Exits with 77 without torch."""
 
 import importlib.util
 import os
@@ -19,7 +20,7 @@ except ImportError as error:
 sys.path.append(str(pathlib.Path(__file__).parent))
 from engine_optimizers_test import WORDS, Net  # noqa: E402
 
-HAS = {name: importlib.util.find_spec(name) is not None for name in ("accelerate", "transformers")}
+HAS = {name: importlib.util.find_spec(name) is not None for name in ("accelerate", "bitsandbytes", "transformers")}
 BEFORE, AFTER = 2, 2  # steps
 
 
@@ -51,6 +52,9 @@ class Sided(torch.optim.Optimizer):
 def optimizers():
     yield "Adafactor", lambda parameters: torch.optim.Adafactor(parameters, lr=3e-2, weight_decay=0.1)
     yield "Sided", Sided
+    if HAS["bitsandbytes"]:
+        from bitsandbytes.optim import AdamW8bit
+        yield "AdamW8bit", lambda parameters: AdamW8bit(parameters, lr=1e-2, min_8bit_size=1)
     if HAS["transformers"]:
         from transformers.optimization import Adafactor
         yield "Adafactor of transformers", lambda parameters: Adafactor(parameters, lr=1e-2, beta1=0.9,
@@ -171,7 +175,7 @@ def cases():
     yield "plain", "LBFGS", lbfgs
     for name, make in optimizers():
         yield "dcp", name, make
-        if name != "Sided":
+        if name not in ("Sided", "AdamW8bit"):
             yield "whole", name, make
         if name == "Adafactor" and HAS["accelerate"]:
             yield "accelerate", name, make
@@ -220,7 +224,8 @@ def main():
             run = subprocess.run(
                 [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc", "--preload",
                  "torch._dynamo", os.path.abspath(__file__), folder, action],
-                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+                                  "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
                                   "OMP_NUM_THREADS": "1"},  # no threads of numpy in a process that forks
                 capture_output=True, text=True, timeout=290)
             assert run.returncode == 0 and run.stdout.count("served") == ranks, run.stdout + run.stderr

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for ten steps with each optimizer of torch.optim
-and of transformers on the engine acc, on two ranks, and compares the weights with those of the same program on whole
-parameters. All ranks have the same batches, so that the mean of the gradients is exact. Those that the engine refuses,
-it refuses by name. Exits with 77 without torch."""
+"""engine_optimizers_test.py ACCLAUNCH PACKAGE: trains a small module for ten steps with each optimizer of torch.optim,
+and with those of transformers and bitsandbytes that are installed, on the engine acc, on two ranks, and compares the
+weights with those of the same program on whole parameters. All ranks have the same batches, so that the mean of the
+gradients is exact. Those that the engine refuses, it refuses by name. Exits with 77 without torch."""
 
 import os
 import pathlib
@@ -36,6 +36,13 @@ SERVED = {
     "RMSprop": ({"lr": 3e-3, "momentum": 0.5, "centered": True}, 0.0),
     "Rprop": ({"lr": 1e-2}, 0.0),
     "SGD": ({"lr": 5e-2, "momentum": 0.9, "nesterov": True}, 0.0),
+}
+# The 8-bit states of bitsandbytes, of all parameters.
+BITSANDBYTES = {
+    "Adam8bit": {"lr": 1e-2, "weight_decay": 0.1},
+    "AdamW8bit": {"lr": 1e-2, "betas": (0.8, 0.95)},
+    "Lion8bit": {"lr": 1e-3, "weight_decay": 0.1},
+    "SGD8bit": {"lr": 5e-2, "momentum": 0.9},
 }
 REFUSED = {"SparseAdam": "does not support dense gradients"}
 TRANSFORMERS = {
@@ -71,10 +78,21 @@ class Net(nn.Module):
         return F.cross_entropy((self.scale * self.head(x)).flatten(0, 1), ids.flatten())
 
 
-def trained(cls, options, sharded):
+class Wide(Net):
+    """With parameters of several blocks of 8-bit states, which the rows of a rank divide."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.tall = nn.Parameter(torch.randn(7, 101)), nn.Parameter(torch.randn(900, 1))
+
+    def forward(self, ids):
+        return super().forward(ids) + self.wide.sin().mean() + self.tall.cos().mean()
+
+
+def trained(cls, options, sharded, kind=Net):
     """Weights after STEPS steps, whole."""
     torch.manual_seed(3)
-    net = Net()
+    net = kind()
     if sharded:
         from torch.distributed.fsdp import fully_shard
         for block in net.blocks:
@@ -107,14 +125,19 @@ def trained(cls, options, sharded):
 def cases():
     for name, (options, tolerance) in SERVED.items():
         if hasattr(torch.optim, name):
-            yield name, getattr(torch.optim, name), options, tolerance
+            yield name, getattr(torch.optim, name), options, tolerance, Net
     try:
         from transformers.optimization import Adafactor
+        for name, (options, tolerance) in TRANSFORMERS.items():
+            yield f"Adafactor of transformers, {name}", Adafactor, options, tolerance, Net
     except ImportError as error:
         print(f"without the Adafactor of transformers: {error}")
-        return
-    for name, (options, tolerance) in TRANSFORMERS.items():
-        yield f"Adafactor of transformers, {name}", Adafactor, options, tolerance
+    try:
+        from bitsandbytes import optim
+        for name, options in BITSANDBYTES.items():
+            yield f"{name} of bitsandbytes", getattr(optim, name), options | {"min_8bit_size": 1}, 0.0, Wide
+    except ImportError as error:
+        print(f"without bitsandbytes: {error}")
 
 
 def faults():
@@ -122,13 +145,13 @@ def faults():
     every = {name for name, each in vars(torch.optim).items() if isinstance(each, type)} - {"Optimizer"}
     if every - SERVED.keys() - REFUSED.keys():
         yield f"no row for {sorted(every - SERVED.keys() - REFUSED.keys())}"
-    for name, cls, options, tolerance in cases():
+    for name, cls, options, tolerance, kind in cases():
         try:
-            ours = trained(cls, options, True)
+            ours = trained(cls, options, True, kind)
         except Exception as error:  # the others still run
             yield f"{name}: {type(error).__name__}: {str(error)[:300]}"
             continue
-        for key, value in trained(cls, options, False).items():
+        for key, value in trained(cls, options, False, kind).items():
             worst = (ours[key] - value).abs().max().item()
             if not worst <= tolerance:
                 yield f"{name}: {key} differs by {worst}"
@@ -163,7 +186,8 @@ def main():
     process = subprocess.run(
         [acclaunch, "--engine", "acc", "--cpu", "--preload", "torch._dynamo", "--num_processes", "2",
          pathlib.Path(__file__)],
-        env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+                          "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
     print(process.stdout)
     assert process.returncode == 0 and process.stdout.count("served") == 2, process.stdout + process.stderr
 

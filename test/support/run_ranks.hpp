@@ -23,6 +23,7 @@ struct Job {
   settings::DeviceCollectives device_collectives = settings::DeviceCollectives::automatic;
   settings::NcclOptions nccl = {};
   std::chrono::seconds timeout{60};
+  std::vector<int> machine_sizes = {};  ///< ranks of each machine; empty: equally many
 };
 
 inline Job job_of(settings::Strategy strategy, int world_size, int num_machines = 1) {
@@ -33,12 +34,19 @@ inline Job job_of(settings::Strategy strategy, int world_size, int num_machines 
 
 inline settings::RuntimeSettings settings_of(const Job& job, int rank) {
   settings::RuntimeSettings settings;
-  const int local = job.world_size / job.num_machines;
+  std::vector<int> sizes = job.machine_sizes;
+  sizes.resize(static_cast<std::size_t>(job.num_machines), job.world_size / job.num_machines);
+  int machine = 0;
+  int local_rank = rank;
+  for (; local_rank >= sizes[static_cast<std::size_t>(machine)]; ++machine) {
+    local_rank -= sizes[static_cast<std::size_t>(machine)];
+  }
   settings.identity = {.rank = rank,
-                       .local_rank = rank % local,
+                       .local_rank = local_rank,
                        .world_size = job.world_size,
-                       .local_world_size = local,
-                       .node_rank = rank / local,
+                       .local_world_size = sizes[static_cast<std::size_t>(machine)],
+                       .local_world_sizes = job.machine_sizes,
+                       .node_rank = machine,
                        .num_nodes = job.num_machines,
                        .master_addr = "127.0.0.1",
                        .master_port = 29500};

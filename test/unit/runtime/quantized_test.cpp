@@ -7,11 +7,17 @@
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -253,6 +259,112 @@ TEST_CASE("quantised training: masters and checkpoints are exact") {
     const Outcome whole = train(job, {.until = 6});
     train(job, {.until = 3, .to = saved + "2"});
     CHECK(train(job, {.from = saved + "2", .until = 6}).weights == whole.weights);
+  }
+}
+
+namespace {
+
+struct RandomNet {
+  std::vector<UnitSpec> units;
+  std::set<std::string> zero;  ///< full names of parameters whose gradient is 0
+};
+
+/// Up to three units of parameters of one to four thousand elements, of which some are frozen.
+RandomNet random_net(std::mt19937& random) {
+  const auto up_to = [&](int most) { return static_cast<int>(random() % unsigned(most)) + 1; };
+  RandomNet net;
+  for (int unit = up_to(3); unit > 0; --unit) {
+    const int number = static_cast<int>(net.units.size());
+    UnitSpec spec{fmt::format("unit{}", number), "Unit", number - 1, {}};
+    for (int i = up_to(4); i > 0; --i) {
+      const std::string name = fmt::format("parameter{}", i);
+      spec.parameters.push_back({name, up_to(up_to(3) == 1 ? 5 : 4'000)});
+      spec.parameters.back().options.trainable = i == 1 || up_to(4) > 1;
+      if (i > 1 && up_to(4) == 1) {
+        net.zero.insert(spec.name + "." + name);
+      }
+    }
+    net.units.push_back(std::move(spec));
+  }
+  return net;
+}
+
+/// Weights after a step of SGD, whose rate is 1, over micro-steps of which some reduce nothing.
+Weights one_step(const Job& job, const RandomNet& random_net, unsigned seed) {
+  std::mutex mutex;
+  Weights result;
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(seed);
+    ModuleNet net(model, random_net.units);
+    auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
+    int micro_step = 0;
+    const auto gradient = [&](const std::string& name, int i, float) {
+      const int number = i * 7 + runtime.rank() * 31 + micro_step * 3;
+      return random_net.zero.contains(name) ? 0.0F : std::sin(static_cast<float>(number));
+    };
+    for (; micro_step < job.sharding.gradient_accumulation_steps - 1; ++micro_step) {
+      std::shared_ptr<void> guard;
+      if ((seed + static_cast<unsigned>(micro_step)) % 2 == 0) {
+        guard = model.no_sync();
+      }
+      net.micro_step(gradient);
+    }
+    net.micro_step(gradient);
+    optimizer.step();
+    const Weights mine = net.read();
+    runtime.barrier();
+    const std::lock_guard lock(mutex);
+    if (!result.empty() && mine != result) {
+      throw std::runtime_error("ranks see different weights");
+    }
+    result = mine;
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("quantised training: any sizes on machines of any sizes, within the error of the code") {
+  constexpr Strategy kStrategies[] = {Strategy::no_shard, Strategy::shard_optimizer,
+                                      Strategy::shard_grad_op, Strategy::full_shard};
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const RandomNet net = random_net(random);
+    Job job;
+    job.num_machines = 2 + static_cast<int>(random() % 2);
+    for (int machine = 0; machine < job.num_machines; ++machine) {
+      job.machine_sizes.push_back(1 + static_cast<int>(random() % 3));
+    }
+    job.world_size = std::accumulate(job.machine_sizes.begin(), job.machine_sizes.end(), 0);
+    job.sharding.strategy = kStrategies[seed % 4];
+    job.sharding.mixed_precision =
+        std::array{MixedPrecision::no, MixedPrecision::bf16, MixedPrecision::fp16}[random() % 3];
+    job.sharding.loss_scaling.static_scale = 64.0;
+    job.sharding.gradient_accumulation_steps = 1 + static_cast<int>(random() % 3);
+    CAPTURE(job.world_size);
+    CAPTURE(to_string(job.sharding.mixed_precision));
+    const Weights exact = one_step(job, net, seed);
+    job.sharding.quantized_gradients = true;
+    const Weights quantized = one_step(job, net, seed);
+    double errors = 0.0;
+    double squares = 0.0;
+    for (const UnitSpec& unit : net.units) {
+      for (const auto& parameter : unit.parameters) {
+        const std::string name = unit.name + "." + parameter.name;
+        CAPTURE(name);
+        if (!parameter.options.trainable) {
+          CHECK(quantized.at(name) == exact.at(name));
+          continue;
+        }
+        for (std::size_t i = 0; i < exact.at(name).size(); ++i) {
+          errors += std::pow(quantized.at(name)[i] - exact.at(name)[i], 2.0);
+          squares += std::pow(exact.at(name)[i], 2.0);
+        }
+      }
+    }
+    CHECK(std::sqrt(errors) <= 0.1 * std::sqrt(squares));
   }
 }
 
