@@ -148,6 +148,8 @@ def _torch_twin(optimizer):
         _refuse(f"the optimizer {name}")
     for group in optimizer.param_groups:
         if name == "FusedLamb":
+            if group["max_grad_norm"] > 0:
+                _refuse("FusedLamb(max_grad_norm=…)")
             group["eps_inside_sqrt"] = optimizer.eps_mode == 0
         elif group.get("bias_correction") is False:
             _refuse(f"{name}(bias_correction=False)")

@@ -77,7 +77,7 @@ class DeepSpeedLamb(torch.optim.Optimizer):
 
     @staticmethod
     def _size(group, step):
-        one, two = group["betas"]
+        (one, two), step = group["betas"], float(step)
         return group["lr"] * ((1 - two ** step) ** 0.5 / (1 - one ** step) if group["bias_correction"] else 1.0)
 
     @staticmethod

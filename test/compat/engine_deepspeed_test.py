@@ -373,7 +373,7 @@ def weights(trial):
 def contents(trial):
     """Weights and moments, whole. Collective."""
     states = trial.optimizer.state
-    return weights(trial) | {f"{key} of {name}": _deepspeed._whole_of(value).float()
+    return weights(trial) | {f"{key} of {name}": _deepspeed._whole_of(torch.as_tensor(value)).float()
                              for name, parameter in trial.engine.module.named_parameters() if parameter in states
                              for key, value in states[parameter].items()}
 
@@ -384,8 +384,36 @@ def keep(trial, path):
         torch.save(whole, path)
 
 
+# Rules that are here in place of DeepSpeed's, with their stages.
+OF_RULES = ((1, "Muon", {"lr": 1e-2, "weight_decay": 0.1}), (2, "Lamb", {"lr": 1e-2, "weight_decay": 0.1}),
+            (3, "Muon", {"muon_lr": 2e-2, "adam_lr": 1e-2}))
+
+
+def of_rule(stage, kind, values):
+    return Trial(OURS, stage, scalar=False, optimizer={"type": kind, "params": values})
+
+
+def save_rules(folder):
+    for stage, kind, values in OF_RULES:
+        trial, path = of_rule(stage, kind, values), f"{folder}/{kind}{stage}"
+        trial.train(4, rare_from=0)
+        trial.engine.save_checkpoint(path)
+        keep(trial, f"{path}/reference")
+
+
+def load_rules(folder):
+    for stage, kind, values in OF_RULES:
+        trial, path = of_rule(stage, kind, values), f"{folder}/{kind}{stage}"
+        trial.engine.load_checkpoint(path)
+        expected, found = torch.load(f"{path}/reference"), contents(trial)
+        assert len(found) > 40 and sorted(found) == sorted(expected), (kind, sorted(found), sorted(expected))
+        assert all(torch.equal(found[name], value) for name, value in expected.items()), (kind, stage)
+        trial.train(2, rare_from=0)
+
+
 def elsewhere(folder):
     """What two ranks have saved, this number of ranks loads."""
+    load_rules(folder)
     for stage, config in TRAVELS[1:]:
         for number, options in ((1, config), (2, config), ("nvme", config), ("nvme", on_disk(folder, stage, config))):
             trial, path = Trial(OURS, stage, **options), f"{folder}/{stage}/{number}"
@@ -637,6 +665,8 @@ def configured(_):
     for stage, (kind, values, reference) in zip(itertools.cycle((1, 2, 3)), CONFIGURED):
         each_step = {"gradient_accumulation_steps": 1}
         config = {"optimizer": {"type": kind, "params": values}, **each_step}
+        if kind == "Muon":  # DeepSpeed's stage 3 needs it
+            config["zero_optimization"] = {"stage": stage, "reduce_scatter": False}
         trials = [Trial(OURS, stage, scalar=False, **config), Trial(THEIRS, stage, scalar=False, **config)
                   if reference is None else
                   Trial(THEIRS, stage, lambda net: {"optimizer": reference(net)}, False, **each_step)]
@@ -659,6 +689,16 @@ def configured(_):
             for trial in trials:
                 trial.train()
             expect_equal("of the program", trials[0].found, trials[1].found, 1e-5)
+
+        def lamb(net, **more):
+            return {"optimizer": deepspeed.ops.lamb.FusedLamb(trained(net), eps=1e-3, eps_inside_sqrt=True, **more)}
+
+        trials = [Trial(OURS, 1, lamb, False), Trial(OURS, 1, scalar=False, optimizer={
+            "type": "Lamb", "params": {"eps": 1e-3, "eps_inside_sqrt": True}})]
+        for trial in trials:
+            trial.train()
+        expect_equal("FusedLamb", trials[0].found, trials[1].found, 0)
+        expect_refusal(lambda: Trial(OURS, 1, functools.partial(lamb, max_grad_norm=1.0), False), "max_grad_norm")
     for kind, values in SCHEDULES:
         config = {"optimizer": ADAM["optimizer"], "scheduler": {"type": kind, "params": values},
                   "gradient_accumulation_steps": 1}
@@ -890,6 +930,8 @@ def cases(folder):
             travels(stage, f"{folder}/{stage}", config)
     if only in "nvme":
         nvme(folder)
+    if only in "rules":
+        save_rules(folder)
     assert not failed
 
 
