@@ -13,10 +13,10 @@ first new step of all machines that are there; then the losses of the last step 
 
 With --spare the job has four machines and a fifth that waits, and the survivors of a loss keep their processes
 (`--rejoin`). The fifth takes the place of the machine that is lost, which waits in turn when it has booted. One machine
-is lost at a time, and samples are not recorded. The losses must be those of the undisturbed run, bit for bit.
+is lost at a time. The losses must be those of the undisturbed run, bit for bit.
 
 With --replicas each machine has all state (NO_SHARD), and the survivors of a loss go on without it, with their processes
-(`--elastic_replicas 2`), also when it comes back. Samples are not recorded.
+(`--elastic_replicas 2`), also when it comes back.
 """
 import pathlib
 import random
@@ -67,8 +67,8 @@ class Training:
                 "NO_SHARD", "--elastic_replicas", LEAST, "--max_restarts", 0]
             command = ["--cpu", "--use_fsdp", "--num_machines", len(NODES), "--num_processes", len(NODES),
                        "--rdzv_backend", "c10d", "--main_process_ip", "head", "--main_process_port", 29500,
-                       "--rdzv_conf", conf, "--insecure", "--fsdp_sharding_strategy", *how, "/bin/sh", "-c",
-                       'echo "a worker starts"; exec "$@"', "sh", *train]
+                       "--rdzv_conf", conf, "--insecure", "--data_record", self.records, "--fsdp_sharding_strategy",
+                       *how, "/bin/sh", "-c", 'echo "a worker starts"; exec "$@"', "sh", *train]
         else:
             command = ["torchrun", "--nnodes", f"{LEAST}:{len(NODES)}", "--nproc-per-node", 1, "--rdzv-backend", "c10d",
                        "--rdzv-endpoint", "head:29500", "--rdzv-id", self.name, "--rdzv-conf", conf, "--insecure",
@@ -208,15 +208,13 @@ def main():
                   f"{apart:.1e} apart")
             if args.spare:
                 losses = {each["step"]: each["loss"] for each in run.steps()}
-                expected = {each["step"]: each["loss"] for each in peer.steps()}
-                if any(loss != expected[step] for step, loss in losses.items()):
+                peers = {each["step"]: each["loss"] for each in peer.steps()}
+                if any(loss != peers[step] for step, loss in losses.items()):
                     sys.exit("bench/lost_machines.py: the losses differ from those of an undisturbed run")
-                return
-            proof = None if args.replicas else subprocess.run(
+            proof = subprocess.run(
                 [args.bin / "acclaunch", "data", "check", run.records], capture_output=True, text=True)
-            if proof:
-                print((proof.stdout + proof.stderr).rstrip())
-        if (proof and proof.returncode) or last["step"] != expected["step"] or apart > 1e-3:
+            print((proof.stdout + proof.stderr).rstrip())
+        if proof.returncode or last["step"] != expected["step"] or apart > 1e-3:
             sys.exit("bench/lost_machines.py: the run differs from an undisturbed one")
     finally:
         shutil.rmtree(folder)

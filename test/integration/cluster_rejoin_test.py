@@ -5,12 +5,13 @@
 
 BIN holds acclaunch, acc-rendezvous and train_gpt. Each row of FAULTS is what happens to the machines of one job, until
 all of them train again. No connection of a host that is lost is closed. The losses are, bit for bit, those of runs with
-the same number of machines in each step. Exits with 77 without virtual hosts. About 15 s of CPU time in two minutes.
+the same number of machines in each step, and each sample is used once in the steps that are kept. Exits with 77 without virtual hosts. About 15 s of CPU time in two minutes.
 """
 import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -55,6 +56,7 @@ class Training:
     def __init__(self, cluster, programs, folder, name, steps, strategy, flags=(), nodes=NODES, workers=None):
         self.cluster, self.programs, self.folder, self.name, self.steps = cluster, programs, folder, name, steps
         self.metrics, self.strategy, self.flags, self.machines = folder / f"{name}.jsonl", strategy, flags, len(nodes)
+        self.records = folder / f"{name}-records"
         self.workers = workers or {}
         self.ranks = sum(self.workers.get(node, 1) for node in nodes)
         self.launchers, self.all = {}, []
@@ -65,7 +67,7 @@ class Training:
         if self.cluster[node].init is None:
             self.cluster[node].boot()
         train = [self.programs / "train_gpt", "--data", ROOT / "docs", "--layers", 1, "--heads", 2, "--dim", 16,
-                 "--seq_len", 16, "--global_batch", 12, "--lr", "1e-3", "--steps", self.steps, "--checkpoint",
+                 "--seq_len", 16, "--global_batch", 12, "--once_per_epoch", "--lr", "1e-3", "--steps", self.steps, "--checkpoint",
                  self.folder / self.name, "--checkpoint_every", ENDLESS, "--metrics", self.metrics]
         together = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"head:{PORT}", "--rdzv_id",
                     f"{self.name} {self.steps}", "--rdzv_conf",
@@ -73,6 +75,7 @@ class Training:
         self.launchers[node] = self.cluster[node].start(
             [self.programs / "acclaunch", "torchrun", "--nnodes", self.machines, "--nproc_per_node",
              self.workers.get(node, 1), *(together if self.machines > 1 else []), *self.flags,
+             *(["--data-record", self.records] if self.flags else []),
              "--no_python", "/bin/sh", "-c", 'echo "a worker starts"; exec "$@"', "sh", *train],
             {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": self.strategy,
              "ACC_MEMORY_CHECKPOINT_EVERY": "1"})
@@ -110,6 +113,11 @@ class Training:
             os.kill(min(self.cluster[node].matching(str(self.programs / "acclaunch"))), signal.SIGUSR1)
         for launcher in self.launchers.values():
             launcher.expect_status(0)
+
+    def check_samples(self):
+        proof = subprocess.run([self.programs / "acclaunch", "data", "check", self.records], text=True,
+                               capture_output=True)
+        check(proof.returncode == 0, f"{self.name}: {proof.stdout}{proof.stderr}{self.text()}")
 
     def check_losses(self):
         """Compares the losses with those of runs with as many machines in each step; of jobs whose ranks may come in
@@ -210,8 +218,10 @@ def main():
                     fail(run, FAULTS[what])
                     print(f"{name}, {what}: {time.monotonic() - began:.1f} s", flush=True)
                 run.end()
+                run.check_samples()
                 print(f"{name}: {run.check_losses()} steps with the losses expected", flush=True)
             run = spared(cluster, programs, folder)
+            run.check_samples()
             print(f"spares: {run.check_losses()} steps with the losses expected", flush=True)
     finally:
         shutil.rmtree(folder)

@@ -73,7 +73,7 @@ def text_of(folder):
     draw = random.Random(7)
     (folder / "text").write_bytes(bytes(draw.randrange(256) for _ in range(40 * 16 + 1)))
     return ["--data", folder / "text", "--layers", 1, "--heads", 2, "--dim", 16, "--seq_len", 16, "--global_batch", 12,
-            "--lr", "1e-3"]
+            "--once_per_epoch", "--lr", "1e-3"]
 
 
 def a_lost_machine_is_replaced(folder, count, workers, strategy, lost, message):
@@ -145,10 +145,13 @@ class Rejoining(Machines):
             sys.exit(f"a worker is gone:\n{self.output()}")
 
     def step_after(self, lose, number):
-        """Loses something, and waits until the job trains again in new groups, with copies on other machines."""
+        """Loses something, and waits until the job trains again in new groups, with copies on other machines. Each
+        machine that stays says so, which may be some steps later."""
         rejoined = len(re.findall("all workers have rejoined", self.output()))
+        present = list(self.running)
         lose(number)
-        self.wait_for("all workers have rejoined", rejoined + 1)
+        stay = sum(each.poll() is None for each in present)
+        self.wait_for("all workers have rejoined", rejoined + stay)
         self.train()
 
 

@@ -287,11 +287,8 @@ class Trainer {
   /// Issues one optimizer step of all micro-steps.
   IssuedResult train_step(std::int64_t step) {
     model_.reset_traffic();
-    std::optional<acc::DataBatch> windows;
-    if (order_) {
-      windows = order_->next(global_batch_.sequences());
-      used_.clear();
-    }
+    draw_windows();
+    std::size_t drawn = 0;
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
       // Under no_sync gradients stay on their rank until the last micro-step reduces their sum.
       const bool reduced = !options_.no_sync || micro_step + 1 == parallel_.micro_steps;
@@ -299,24 +296,34 @@ class Trainer {
       const Share share = global_batch_.share(micro_step);
       shape_batch(batch_, share, options_.seq_len);
       batch_.loss_scale = static_cast<float>(optimizer_.loss_scale());
-      const std::size_t before = used_.size();
-      if (windows) {
-        used_.resize(before + static_cast<std::size_t>(share.count));
-        order_->samples(*windows, {share.first, share.count}, std::span(used_).subspan(before));
-      }
-      data_->read(
-          {.step = step, .sequence = share.first, .windows = std::span(used_).subspan(before)},
-          batch_);
+      const std::size_t windows = order_ ? static_cast<std::size_t>(share.count) : 0;
+      data_->read({.step = step,
+                   .sequence = share.first,
+                   .windows = std::span(used_).subspan(drawn, windows)},
+                  batch_);
+      drawn += windows;
       gpt_->train(batch_);
     }
-    IssuedResult issued = {
-        .step = step + 1,
-        .optimizer = optimizer_.issue_step(),
-        .loss = gpt_->take_loss(runtime_, static_cast<double>(parallel_.micro_steps))};
-    if (windows) {
-      order_->advance(*windows, used_);
+    return {.step = step + 1,
+            .optimizer = optimizer_.issue_step(),
+            .loss = gpt_->take_loss(runtime_, static_cast<double>(parallel_.micro_steps))};
+  }
+
+  /// Draws this rank's windows of a step. They are recorded before the ranks meet in the step: then
+  /// those of each step that any rank has made are, although another one is lost at once.
+  void draw_windows() {
+    used_.clear();
+    if (!order_) {
+      return;
     }
-    return issued;
+    const acc::DataBatch batch = order_->next(global_batch_.sequences());
+    for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
+      const Share share = global_batch_.share(micro_step);
+      const std::size_t before = used_.size();
+      used_.resize(before + static_cast<std::size_t>(share.count));
+      order_->samples(batch, {share.first, share.count}, std::span(used_).subspan(before));
+    }
+    order_->advance(batch, used_);
   }
 
   /// Waits for the results of a step. Its time counts from the end of the step before it, or from

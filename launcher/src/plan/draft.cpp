@@ -359,7 +359,6 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
       : plan.layout.num_machines == 1 && plan.layout.local_world_size == 1 ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"
       : plan.device == settings::Device::cuda ? "works on the CPU only in this version"
-      : !plan.output.data_record.empty()      ? "does not work with --data_record in this version"
       : is_engine_acc                         ? "does not work with --engine acc in this version"
                                               : nullptr;
   if (why != nullptr) {

@@ -689,6 +689,7 @@ class ACC_API Runtime {
 
  private:
   friend class CheckpointSeries;
+  friend class DataOrder;
   explicit Runtime(std::shared_ptr<detail::RuntimeState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::RuntimeState> state_;
 };

@@ -168,10 +168,13 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
 }
 
 bool CheckpointSeries::is_memory_due(const Optimizer& optimizer) const {
+  return is_memory_due(optimizer, runtime_.state_->leaves_epoch());
+}
+
+bool CheckpointSeries::is_memory_due(const Optimizer& optimizer, bool leaves) const {
   const detail::RuntimeState& state = *runtime_.state_;
   const std::int64_t every = state.settings.sharding.memory_checkpoint_every;
-  return state.snapshots != nullptr && every != 0 &&
-         (optimizer.steps() % every == 0 || state.leaves_epoch());
+  return state.snapshots != nullptr && every != 0 && (leaves || optimizer.steps() % every == 0);
 }
 
 bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optimizer,
@@ -181,7 +184,7 @@ bool CheckpointSeries::keep_in_memory(const Model& model, const Optimizer& optim
   if (state.settings.elastic_replicas) {
     state.check_rejoin();  // before ranks leave because a machine joins
   }
-  const bool begun = is_memory_due(optimizer) && begin_snapshot(model, optimizer, saved);
+  const bool begun = is_memory_due(optimizer, leaves) && begin_snapshot(model, optimizer, saved);
   if (leaves && begun && is_kept()) {  // of this step, from which the ranks go on
     throw Error(Errc::peer_lost, "the membership of the job changes after this step");
   }

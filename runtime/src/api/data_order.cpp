@@ -4,10 +4,14 @@
 
 #include "acc/base/variables.hpp"
 #include "acc/settings/environment.hpp"
+#include "api/runtime_state.hpp"
 #include "collectives/keyed_hash.hpp"
 #include "data/order.hpp"
 
 #include <fmt/format.h>
+
+#include <memory>
+#include <utility>
 
 namespace acc {
 namespace {
@@ -36,18 +40,34 @@ data::Recording recording_of(const settings::RuntimeSettings& settings) {
           .world_size = settings.identity.world_size};
 }
 
+/// What orders without a runtime record; null until there is one. Used by the thread that trains.
+std::shared_ptr<data::Recording>& recording_of_process() {
+  static std::shared_ptr<data::Recording> recording;
+  return recording;
+}
+
 }  // namespace
+
+void detail::RuntimeState::begin_recording() {
+  *recording = recording_of(settings);
+  if (recording_of_process() != nullptr) {  // the ranks of the process are those of its runtime
+    *recording_of_process() = *recording;
+  }
+}
 
 DataOrder::DataOrder(const Runtime& runtime, DataOptions options)
     : state_(std::make_unique<detail::DataOrderState>(std::move(options),
-                                                      recording_of(runtime.settings()))) {}
+                                                      runtime.state_->recording)) {}
 
 DataOrder DataOrder::from_environment(DataOptions options) {
   DataOrder order(std::move(options));
   if (process_variable(kDataRecordVariable)) {
-    const auto settings = settings::settings_from_environment(settings::current_environment());
-    order.state_ =
-        std::make_unique<detail::DataOrderState>(order.options(), recording_of(settings));
+    auto& recording = recording_of_process();
+    if (recording == nullptr) {
+      recording = std::make_shared<data::Recording>(
+          recording_of(settings::settings_from_environment(settings::current_environment())));
+    }
+    order.state_ = std::make_unique<detail::DataOrderState>(order.options(), recording);
   }
   return order;
 }

@@ -165,6 +165,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted, ConnectStore
   // Device::set_timeline.
   const bool on_host = compute.device->kind() == settings::Device::cpu;
   groups.record(std::move(recorder), tracer && on_host ? compute.device : nullptr);
+  begin_recording();
   if (page_) {
     page_->joined(identity.local_rank, epoch_);
   }
@@ -205,6 +206,7 @@ void RuntimeState::connect() {
     check_();
   }
   if (replaces_ranks()) {
+    settings.data_record.round = static_cast<int>(epoch_);
     if (const auto meeting = page_->meeting(epoch_)) {
       take_place(*meeting);
     }
@@ -241,7 +243,7 @@ sharding::Groups RuntimeState::meet_in_epoch() {
     check_agreement(settings, *store);
   }
   save_id = agree_on_number(settings.identity, settings.collective_timeout, store.get());
-  history = save_id;
+  history = (std::uint64_t{epoch_} << 32U) | save_id;
   auto made = sharding::make_groups(settings, store.get(), compute, check_);
   try {
     share_snapshots(made);
@@ -352,6 +354,7 @@ void RuntimeState::rejoin() {
       if (model) {
         model->renew(settings.identity, groups.plan);
       }
+      begin_recording();
       page_->joined(settings.identity.local_rank, epoch_);
       return;
     } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include "acc/runtime.hpp"
 #include "api/activation_store.hpp"
 #include "api/round_watch.hpp"
+#include "data/record.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/late_doubles.hpp"
@@ -76,8 +77,11 @@ class RuntimeState {
   /// Number of the next save, part of its temporary names: the same on all ranks, and different
   /// from those of earlier saves and, being random at first, of other jobs.
   std::uint32_t save_id = 0;
-  /// Number of this attempt of the job, the same on all ranks.
-  std::uint32_t history = 0;
+  /// Number of this attempt of the job, the same on all ranks, and larger than those of earlier
+  /// epochs.
+  std::uint64_t history = 0;
+  /// What this rank records of the samples that it uses. Orders made with the runtime share it.
+  std::shared_ptr<data::Recording> recording = std::make_shared<data::Recording>();
   /// Memory for snapshots that outlives this process; null: none.
   std::unique_ptr<state_dict::SnapshotMemory> snapshots;
   std::map<std::string, KnownSeries> series;      ///< on rank 0, by absolute path of the folder
@@ -142,6 +146,8 @@ class RuntimeState {
   /// again in the next epoch if ranks are lost meanwhile.
   [[nodiscard]] sharding::Groups meet();
   [[nodiscard]] sharding::Groups meet_in_epoch();
+  /// Records from now on what the ranks of this epoch use.
+  void begin_recording();
   void create_trace(int restart_count) const;
   void open_snapshots();
   /// Agrees on whether there are snapshots, and connects to those of other machines. Collective.

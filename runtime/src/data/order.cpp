@@ -125,7 +125,8 @@ void check_share(std::int64_t size, DataShare share) {
 
 // --- detail::DataOrderState
 
-detail::DataOrderState::DataOrderState(DataOptions options, const data::Recording& recording)
+detail::DataOrderState::DataOrderState(DataOptions options,
+                                       std::shared_ptr<const data::Recording> recording)
     : options_(std::move(options)) {
   check_options(options_);
   if (options_.sources.size() == 1) {
@@ -137,12 +138,12 @@ detail::DataOrderState::DataOrderState(DataOptions options, const data::Recordin
     }
     mixture_.emplace(weights);
   }
-  if (!recording.folder.empty()) {
+  if (recording != nullptr && !recording->folder.empty()) {
     std::vector<std::int64_t> per_block;
     for (std::size_t i = 0; mixture_ && i < options_.sources.size(); ++i) {
       per_block.push_back(mixture_->count(i));
     }
-    record_.emplace(recording, options_, std::move(per_block));
+    record_.emplace(std::move(recording), options_, std::move(per_block));
   }
 }
 
@@ -179,7 +180,7 @@ data::Record* detail::DataOrderState::record() {
 // --- DataOrder
 
 DataOrder::DataOrder(DataOptions options)
-    : state_(std::make_unique<DataOrderState>(std::move(options), data::Recording{})) {}
+    : state_(std::make_unique<DataOrderState>(std::move(options), nullptr)) {}
 
 DataOrder::DataOrder(DataOrder&&) noexcept = default;
 DataOrder& DataOrder::operator=(DataOrder&&) noexcept = default;
@@ -383,9 +384,11 @@ ProgramState DataOrder::state() const {
   values[prefix + "epoch"] = state_->position_.epoch;
   values[prefix + "offset"] = state_->position_.offset;
   values[prefix + "token"] = state_->position_.token;
-  if (data::Record* const record = state_->record()) {
-    values[prefix + "attempt"] = record->attempt();
-    record->flush();
+  if (state_->has_begun_) {
+    values[prefix + "attempt"] = state_->record_->attempt();
+    state_->record_->flush();
+  } else if (!state_->origin_.attempt.empty()) {  // whose last sample is before this position
+    values[prefix + "attempt"] = state_->origin_.attempt;
   }
   return values;
 }

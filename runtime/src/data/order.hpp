@@ -5,6 +5,7 @@
 #include "data/mixture.hpp"
 #include "data/record.hpp"
 
+#include <memory>
 #include <optional>
 
 namespace acc::detail {
@@ -12,7 +13,8 @@ namespace acc::detail {
 /// What a DataOrder consists of.
 class DataOrderState {
  public:
-  DataOrderState(DataOptions options, const data::Recording& recording);
+  /// recording: null: nothing is recorded.
+  DataOrderState(DataOptions options, std::shared_ptr<const data::Recording> recording);
 
   /// True for one source with a known number of samples.
   [[nodiscard]] bool has_epochs() const noexcept { return samples_ != DataSource::kUnknown; }
@@ -27,7 +29,7 @@ class DataOrderState {
   std::int64_t samples_ = DataSource::kUnknown;  ///< of an epoch
   std::optional<data::Mixture> mixture_ = {};
   DataPosition position_ = {};
-  data::Origin origin_ = {};
+  data::Origin origin_ = {};  ///< of the present attempt
   std::optional<data::Record> record_ = {};
   bool has_begun_ = false;  ///< the record has the line of the present attempt
 };

@@ -42,13 +42,12 @@ fs::path path_of(const Recording& recording, const DataOptions& options) {
 
 }  // namespace
 
-Record::Record(const Recording& recording, const DataOptions& options,
+Record::Record(std::shared_ptr<const Recording> recording, const DataOptions& options,
                std::vector<std::int64_t> per_block)
-    : recording_(recording),
+    : recording_(std::move(recording)),
       options_(options),
       per_block_(std::move(per_block)),
-      path_(path_of(recording, options)),
-      attempt_(recording.attempt) {
+      path_(path_of(*recording_, options)) {
   check_free();
 }
 
@@ -65,31 +64,35 @@ void Record::check_free() const {
 }
 
 void Record::begin(const Origin& origin) {
-  if (++begun_ == 1) {
+  const Recording& now = *recording_;
+  if (fs::path path = path_of(now, options_); begun_ == 0 || path != path_) {
+    flush();
+    path_ = std::move(path);
     check_free();
     std::error_code error;
-    fs::create_directories(recording_.folder, error);
+    fs::create_directories(now.folder, error);
     if (error) {
       throw Error(Errc::config, fmt::format("data record: cannot create the folder {}: {}",
-                                            recording_.folder.string(), error.message()));
+                                            now.folder.string(), error.message()));
     }
     file_ = open_file(path_, O_WRONLY | O_APPEND);
+    begun_ = 0;
   }
-  attempt_ = begun_ == 1 ? recording_.attempt : fmt::format("{}.{}", recording_.attempt, begun_);
+  attempt_ = ++begun_ == 1 ? now.attempt : fmt::format("{}.{}", now.attempt, begun_);
   std::string sources;
   for (std::size_t i = 0; i < options_.sources.size(); ++i) {
     sources += fmt::format("{}{{\"samples\":{},\"weight\":{},\"per_block\":{}}}", i == 0 ? "" : ",",
                            options_.sources[i].samples, options_.sources[i].weight,
                            per_block_.empty() ? 1 : per_block_[i]);
   }
-  const auto now =
+  const auto time =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch());
   write(fmt::format(
       "{{\"kind\":\"attempt\",\"version\":1,\"name\":{},\"attempt\":{},\"rank\":{},"
       "\"world_size\":{},\"time\":{:.6f},\"seed\":{},\"shuffle\":{},\"last_batch\":\"{}\","
       "\"sources\":[{}],\"from\":{},\"at\":{}}}\n",
-      json_quoted(options_.name), json_quoted(attempt_), recording_.rank, recording_.world_size,
-      now.count(), options_.seed, options_.shuffle, word_of(options_.last_batch), sources,
+      json_quoted(options_.name), json_quoted(attempt_), now.rank, now.world_size, time.count(),
+      options_.seed, options_.shuffle, word_of(options_.last_batch), sources,
       origin.attempt.empty() ? "null" : json_quoted(origin.attempt), json_of(origin.at)));
 }
 

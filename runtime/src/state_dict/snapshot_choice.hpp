@@ -14,7 +14,7 @@ namespace acc::state_dict {
 /// A whole snapshot in the memory of a machine. Made by rank `rank` of `ranks`, of which rank r
 /// holds shard r % shards.
 struct HeldSnapshot {
-  std::uint64_t history = 0;  ///< of the attempt that made it
+  std::uint64_t history = 0;  ///< of the attempt that made it; later ones have larger ones
   std::int64_t step = 0;
   int rank = 0;
   int ranks = 1;
@@ -43,6 +43,8 @@ struct SnapshotSearch {
   std::string reason;  ///< if there is none, for a message
 };
 
+/// The newest step of which all is there; of several attempts that made it, the last one: a machine
+/// that was away may have made a step that the others have made again without it.
 /// held: of all machines. layouts: of this run, by rank. machines: machine of each rank of this
 /// run. any_replica: a whole snapshot of each shard is enough, whatever ranks are lost; each rank
 /// reads one of its shard, if the shards are the same. Values that a rank saved for itself are lost

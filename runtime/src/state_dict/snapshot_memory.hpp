@@ -34,9 +34,10 @@ class SnapshotMemory {
 
   /// For which attempt and run snapshots are made, and how often.
   struct Series {
-    std::string run;            ///< name of the run, for which alone its snapshots count
-    std::uint64_t history = 0;  ///< the same number on all ranks, of this attempt alone
-    std::int64_t every = 1;     ///< steps from one snapshot to the next
+    std::string run;  ///< name of the run, for which alone its snapshots count
+    std::uint64_t history =
+        0;  ///< of this attempt alone, the same on all ranks; later ones have larger ones
+    std::int64_t every = 1;  ///< steps from one snapshot to the next
   };
   /// Begins to replace the older snapshot, and waits for the end of the snapshot before. Weights
   /// and moments are copied on another thread, or before they change. The snapshot is complete

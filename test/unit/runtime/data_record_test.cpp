@@ -81,6 +81,20 @@ TEST_CASE("data record: what a rank uses, and the attempt that it goes on from")
   CHECK(contains(again, "\"from\":\"" + attempt + "\",\"at\":[0,3,0]}\n"));
 }
 
+TEST_CASE("data record: a state before the first batch is of the attempt that it came from") {
+  const acc::test::TemporaryFolder folder;
+  DataOrder first(runtime_that_records(folder.path().string(), 0), options());
+  CHECK_FALSE(first.state().contains("acc.data.attempt"));
+  use(first, 3);
+  const acc::ProgramState state = first.state();
+  DataOrder second(runtime_that_records(folder.path().string(), 1), options());
+  REQUIRE(second.load(state));
+  CHECK(second.state() == state);
+  CHECK(files(folder.path()).size() == 1);
+  use(second, 3);
+  CHECK(second.state().at("acc.data.attempt") != state.at("acc.data.attempt"));
+}
+
 TEST_CASE("data record: two orders need names, and two jobs need folders") {
   const acc::test::TemporaryFolder folder;
   const acc::Runtime runtime = runtime_that_records(folder.path().string(), 0);

@@ -16,6 +16,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,15 +53,61 @@ using acc::test::ModuleNet;
 using acc::test::TemporaryFolder;
 
 constexpr int kSteps = 8;
+constexpr int kEvery = 2;  ///< steps from one snapshot in memory to the next
 
-/// Where in a step a rank is killed.
-enum class Place { forward, backward, before_step, before_save, while_peers_save };
+/// Where in a step a rank is killed. Those of a snapshot in memory are calls of its thread: it is
+/// begun, has all its values, or says that it is whole; the same for the copy that another machine
+/// sends. `in_save` is before the first file of a save is on disk.
+enum class Place {
+  forward,
+  backward,
+  before_step,
+  before_save,
+  while_peers_save,
+  in_save,
+  snapshot_begun,
+  snapshot_written,
+  snapshot_whole,
+  copy_begun,
+  copy_written,
+  copy_whole,
+};
 
 struct Kill {
   int rank;
   int step;  ///< number of steps made before it
   Place place;
 };
+
+/// The kill of this process by a call of the system.
+std::optional<Kill> kill_by_call;
+
+bool dies_at(Place place) {
+  return kill_by_call && kill_by_call->place == place;
+}
+
+/// Writes to the memory for snapshots as pwrite does. Each head, at a multiple of 4 TiB, is written
+/// twice: when a snapshot is begun, and when it is whole. The first two are of this rank.
+ssize_t write_memory(int file, const void* bytes, std::size_t nbytes, off_t at) {
+  constexpr off_t kPlace = off_t{1} << 42;
+  const auto write = [&] { return ::syscall(SYS_pwrite64, file, bytes, nbytes, at); };
+  if (!kill_by_call || at % kPlace != 0) {
+    return write();
+  }
+  static std::array<std::atomic<int>, 2> heads;  // own, of copies
+  const bool is_copy = at >= 2 * kPlace;
+  const int number = ++heads[is_copy ? 1 : 0];
+  const int is_whole = kill_by_call->step / kEvery * 2;  // number of the last head of that step
+  if (number == is_whole && dies_at(is_copy ? Place::copy_written : Place::snapshot_written)) {
+    ::kill(::getpid(), SIGKILL);
+  }
+  const ssize_t done = write();
+  if ((number == is_whole && dies_at(is_copy ? Place::copy_whole : Place::snapshot_whole)) ||
+      (number == is_whole - 1 && dies_at(is_copy ? Place::copy_begun : Place::snapshot_begun))) {
+    ::kill(::getpid(), SIGKILL);
+  }
+  return done;
+}
 
 /// A process; killed with the test.
 pid_t run_process(const std::function<void()>& body) {
@@ -144,6 +191,7 @@ struct Rank {
   }
 
   void run(int rank) const {
+    kill_by_call = kill;
     auto settings = acc::test::settings_of(job, rank);
     settings.membership = page;
     const auto& identity = settings.identity;
@@ -339,12 +387,24 @@ std::vector<std::string> run_job(const Job& job, const StoreProcess& store,
 
 Job job_of(Strategy strategy, int ranks, int machines = 1) {
   Job job = acc::test::job_of(strategy, ranks, machines);
-  job.sharding.memory_checkpoint_every = 2;
+  job.sharding.memory_checkpoint_every = kEvery;
   job.sharding.shard_size = strategy == Strategy::hybrid_shard ? ranks / 2 : 0;
   return job;
 }
 
 }  // namespace
+
+// In the place of those of libc, also for the runtime.
+extern "C" [[gnu::visibility("default")]] ssize_t pwrite(int file, const void* bytes,
+                                                         std::size_t nbytes, off_t at) {
+  return write_memory(file, bytes, nbytes, at);
+}
+extern "C" [[gnu::visibility("default")]] int fsync(int file) {
+  if (dies_at(Place::in_save)) {
+    ::kill(::getpid(), SIGKILL);
+  }
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
 
 TEST_CASE("ranks go on in their processes when another one is killed and replaced") {
   const StoreProcess store;
@@ -366,13 +426,25 @@ TEST_CASE("ranks go on in their processes when another one is killed and replace
         {{2, 5, Place::before_save}},
         {{1, 3, Place::while_peers_save}},
         {{0, 0, Place::backward}},
+        {{1, 4, Place::snapshot_begun}},
+        {{0, 4, Place::snapshot_written}},
+        {{2, 4, Place::snapshot_whole}},
+        {{1, 3, Place::in_save}},
         {{1, 5, Place::backward}, {2, 5, Place::backward}}}},
       {"whole gradients", job_of(Strategy::shard_grad_op, 2), {{{0, 5, Place::backward}}}},
       {"replicas", job_of(Strategy::no_shard, 2), {{{1, 4, Place::before_step}}}},
       {"hybrid", job_of(Strategy::hybrid_shard, 4), {{{3, 5, Place::backward}}}},
       {"copied gathers", copies, {{{1, 4, Place::backward}}}},
-      {"saves beside the training", beside, {{{1, 3, Place::while_peers_save}}}},
-      {"gloo", job_of(Strategy::full_shard, 2, 2), {{{1, 4, Place::backward}}}},
+      {"saves beside the training",
+       beside,
+       {{{1, 3, Place::while_peers_save}}, {{1, 3, Place::in_save}}, {{0, 3, Place::in_save}}}},
+      {"gloo",
+       job_of(Strategy::full_shard, 2, 2),
+       {{{1, 4, Place::backward}},
+        {{1, 4, Place::copy_begun}},
+        {{0, 4, Place::copy_written}},
+        {{1, 4, Place::copy_whole}},
+        {{0, 6, Place::snapshot_written}}}},
       {"hierarchical",
        job_of(Strategy::full_shard, 4, 2),
        {{{1, 5, Place::backward}}, {{0, 4, Place::before_step}}}},

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/membership_page.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "acc/runtime.hpp"
 #include "acc/runtime/checkpoint_series.hpp"
@@ -37,6 +38,11 @@ class Memories {
       files_.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
     }
   }
+  /// Of a job whose launcher has this page.
+  Memories(int ranks, const acc::MembershipPage& page) : Memories(ranks) {
+    page_ = fmt::format("/proc/self/fd/{}", page.fd());
+  }
+  [[nodiscard]] const std::string& page() const noexcept { return page_; }
   /// The paths that a launcher gives the ranks of its machine: all of them, with one machine, also
   /// those of ranks that are there no more.
   [[nodiscard]] std::vector<std::string> paths(
@@ -67,6 +73,7 @@ class Memories {
 
  private:
   std::vector<acc::UniqueFd> files_;
+  std::string page_;
 };
 
 Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0, int machines = 1) {
@@ -98,6 +105,7 @@ Attempt attempt(const Job& job, const std::string& folder, const Memories& memor
   acc::test::run_ranks(job, [&](auto settings, auto store) {
     const int rank = settings.identity.rank;
     settings.snapshot_memory = memories.paths(settings.identity);
+    settings.membership = memories.page();
     settings.identity.restart_count = 1;
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(1);
@@ -365,6 +373,31 @@ TEST_CASE("a rank sends its snapshot at most at the rate of the setting") {
   // Two snapshots with weights and two moments of half of 196 parameters.
   const double least = 2.0 * 12 * 98 / 6'000;
   CHECK(std::chrono::duration<double>(Clock::now() - begin).count() > least);
+}
+
+TEST_CASE("replicas go on from the last attempt that has made a step") {
+  // Machine 2 is away while the others make step 4 again, and has what they had made with it.
+  auto page = acc::MembershipPage::create(acc::MembershipPage::Changes::machines);
+  std::uint32_t epoch = 0;
+  for (int time = 0; time < 5; ++time) {  // the number of an attempt is random in part
+    const TemporaryFolder folder;
+    const std::string path = folder.path().string();
+    const Memories memories(3, page);
+    const auto made = [&](int machines) {
+      page.end_epoch();
+      page.begin_epoch(++epoch, {});
+      return attempt(job_with_memory(machines, Strategy::no_shard, 0, machines), path, memories, 4);
+    };
+    const Attempt with_all = made(3);
+    memories.damage(0, 1);
+    memories.damage(1, 1);
+    const Attempt without = made(2);
+    CHECK(without.began == 3);
+    CHECK_FALSE(without.weights == with_all.weights);
+    const Attempt again = made(3);
+    CHECK(again.began == 4);
+    CHECK(again.weights == without.weights);
+  }
 }
 
 TEST_CASE("memory that cannot be opened costs only the snapshots") {

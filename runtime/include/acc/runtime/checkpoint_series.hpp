@@ -73,6 +73,8 @@ class ACC_API CheckpointSeries {
   [[nodiscard]] bool can_rejoin(const Error& error) const;
 
  private:
+  /// leaves: the ranks of an elastic job change after this step.
+  [[nodiscard]] bool is_memory_due(const Optimizer& optimizer, bool leaves) const;
   bool begin_snapshot(const Model& model, const Optimizer& optimizer,
                       const SavedState& saved) const;
   bool is_kept() const;

@@ -51,8 +51,9 @@ class Training {
     ranks_.clear();
     const std::string name = "a" + std::to_string(attempts_++);
     for (int rank = 0; rank < world_size; ++rank) {
-      ranks_.push_back(
-          {DataOrder(options_), Record({folder_, name, rank, world_size}, options_, per_block_)});
+      ranks_.push_back({DataOrder(options_), Record(std::make_shared<acc::data::Recording>(
+                                                        folder_, name, rank, world_size),
+                                                    options_, per_block_)});
       ranks_.back().order.seek(saved_.at);
       ranks_.back().record.begin(saved_);
     }
