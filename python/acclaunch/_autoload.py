@@ -41,6 +41,11 @@ def _install():
                 if chosen != "acc":
                     raise ValueError(f"{variable} is '{chosen}', expected torch or acc")
                 importlib.import_module(f"acclaunch.{module}").install()
+    if os.environ.get("ACC_ENGINE") == "acc" and os.environ.get("ACC_MEMBERSHIP", "").startswith("required:"):
+        with _or_end("the program could not begin again (--rejoin)"):
+            from acclaunch import _rejoin
+
+            _rejoin.install()
 
 
 def load():

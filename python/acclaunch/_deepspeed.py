@@ -378,6 +378,8 @@ class Engine(DeepSpeedEngine):
     def __init__(self, args, model, *arguments, config_class=None, **keywords):
         if keywords.get("mpu") is not None or keywords.get("mesh_device") is not None:
             _refuse("deepspeed.initialize with mpu or mesh_param")
+        if "acclaunch._rejoin" in sys.modules:
+            _refuse("deepspeed.initialize with --rejoin")
         device = deepspeed.get_accelerator().device_name()
         for what, is_given in _refused_of(config_class, device):
             if is_given:

@@ -155,6 +155,33 @@ class _RandomState:
             sys.modules["numpy"].random.set_state((kind, keys.numpy().astype("uint32"), *rest))
 
 
+def _nbytes(meta, tensors):
+    return aligned(len(meta)) + sum(aligned(each.nbytes) for each in tensors)
+
+
+def _store(values, meta, tensors):
+    """Writes a snapshot into a tensor of _nbytes(meta, tensors) bytes."""
+    values[:len(meta)] = torch.frombuffer(bytearray(meta), dtype=torch.uint8)
+    at = aligned(len(meta))
+    for each in tensors:
+        if each.numel():
+            values[at:at + each.nbytes].view(each.dtype).view(each.shape).copy_(each)
+        at += aligned(each.nbytes)
+
+
+def _restored(values, meta_nbytes):
+    """(meta, copies of the tensors) of a snapshot."""
+    meta = from_bytes(values[:meta_nbytes].numpy().tobytes())
+    tensors, at = [], aligned(meta_nbytes)
+    for dtype, shape in meta["tensors"]:
+        made = torch.empty(shape, dtype=dtype)
+        if made.numel():
+            made.copy_(values[at:at + made.nbytes].view(dtype).view(shape))
+        tensors.append(made)
+        at += aligned(made.nbytes)
+    return meta, tensors
+
+
 class _Place(typing.NamedTuple):
     """Where the file has a snapshot, and of what."""
     step: int
@@ -218,7 +245,7 @@ class _Memory:
 
     def write(self, step, meta, tensors):
         """Replaces the older snapshot. Raises OSError if there is no memory; both are left then."""
-        size = aligned(len(meta)) + sum(aligned(each.nbytes) for each in tensors)
+        size = _nbytes(meta, tensors)
         places = self._places()
         number = min(range(2), key=lambda each: places[each].step if places[each] else -1)
         other = places[1 - number]
@@ -227,29 +254,15 @@ class _Memory:
         memory = self._mapped(start + size)
         place = _Place(step, self.rank, self.ranks, len(meta), start, size, 0, 0)
         self._put(number, place)
-        memory[start:start + len(meta)] = meta
-        values = torch.frombuffer(memory, dtype=torch.uint8)
-        at = start + aligned(len(meta))
-        for each in tensors:
-            if each.numel():
-                values[at:at + each.nbytes].view(each.dtype).view(each.shape).copy_(each)
-            at += aligned(each.nbytes)
+        _store(torch.frombuffer(memory, dtype=torch.uint8)[start:start + size], meta, tensors)
         self._put(number, place._replace(crc32=self._checksum(memory, place), complete=1))
 
     def read(self, step):
-        """(state, copies of the tensors that it numbers) of the snapshot of a step in `steps`."""
+        """(meta, copies of the tensors) of the snapshot of a step in `steps`."""
         place = next(each for each in self._places() if each is not None and each.step == step)
         memory = self._mapped(place.start + place.nbytes)
-        state = from_bytes(memory[place.start:place.start + place.meta_nbytes])
-        values, tensors = torch.frombuffer(memory, dtype=torch.uint8), []
-        at = place.start + aligned(place.meta_nbytes)
-        for dtype, shape in state["tensors"]:
-            made = torch.empty(shape, dtype=dtype)
-            if made.numel():
-                made.copy_(values[at:at + made.nbytes].view(dtype).view(shape))
-            tensors.append(made)
-            at += aligned(made.nbytes)
-        return state["objects"], tensors
+        values = torch.frombuffer(memory, dtype=torch.uint8)[place.start:place.start + place.nbytes]
+        return _restored(values, place.meta_nbytes)
 
 
 class Snapshots:
@@ -286,6 +299,9 @@ class Snapshots:
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
         self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
         self.memory = self._open() if self.every else None
+        each_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        # Where each rank keeps a copy of another one's snapshot: on the next machine, if all have as many ranks.
+        self.distance = each_machine if each_machine < self.ranks and not os.environ.get("ACC_LOCAL_WORLD_SIZES") else 0
 
     def _open(self):
         """The memory of this rank; None on all ranks if one has none. Collective."""
@@ -327,8 +343,9 @@ class Snapshots:
         """Copies the states if `step`, the number of steps made, is a multiple of memory_checkpoint_every. All ranks
         call it after the same steps; returns True if it has copied. Of the last two snapshots that were begun one is
         always whole on all ranks. Raises InvalidArgumentError, with the name, for a state that could not be loaded."""
-        if self.memory is None or step % self.every:
-            return False
+        return self.memory is not None and step % self.every == 0 and self._keep(step)
+
+    def _keep(self, step):
         tensors = []
         packed = {name: _packed(each.state_dict(), tensors) for name, each in self.objects.items()}
         for name, each in packed.items():
@@ -337,34 +354,83 @@ class Snapshots:
             except Exception as error:
                 raise InvalidArgumentError(f"Snapshots: the state of {name} cannot be kept: tensors, numbers, strings, "
                                            f"bytes, dicts, lists and tuples of them can ({error})") from error
-        meta = to_bytes({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in tensors]})
+
+        def meta(**values):
+            return to_bytes({"objects": packed, "tensors": [(each.dtype, list(each.shape)) for each in tensors],
+                             **values})
+
+        copied = {}
+        if self.distance:
+            copied["copied"], copy = self._exchange(meta(), tensors)
+            tensors.append(copy)
         if self.ranks > 1:
             dist.barrier()  # all have the snapshot before this one, whose place is not written now
         try:
-            self.memory.write(step, meta, tensors)
+            self.memory.write(step, meta(**copied), tensors)
             return True
         except OSError as error:
             warnings.warn(f"no snapshot of step {step} in memory on rank {self.rank}: {error}")
             return False
 
+    def _exchange(self, meta, tensors):
+        """Sends a snapshot to the next machine. Returns that of a rank of the machine before: the size of its meta, and
+        its bytes. Collective."""
+        to, from_ = ((self.rank + each) % self.ranks for each in (self.distance, -self.distance))
+        image = torch.zeros(_nbytes(meta, tensors), dtype=torch.uint8)
+        _store(image, meta, tensors)
+        sizes = self._all((len(meta), image.numel()))
+        meta_nbytes, nbytes = sizes[from_]
+        copy = torch.empty(nbytes, dtype=torch.uint8)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, image, to), dist.P2POp(dist.irecv, copy, from_)]):
+            work.wait()
+        return meta_nbytes, copy
+
+    def _read(self, step, lacking):
+        """The snapshot of a step. lacking: the ranks that get theirs from the next machine. Collective."""
+        meta, tensors = self.memory.read(step) if self.rank not in lacking else (None, None)
+        for rank in lacking:
+            holder = (rank + self.distance) % self.ranks
+            sizes = torch.tensor([meta["copied"], tensors[-1].numel()] if self.rank == holder else [0, 0])
+            if self.rank == holder:
+                dist.send(sizes, rank)
+                dist.send(tensors[-1], rank)
+            elif self.rank == rank:
+                dist.recv(sizes, holder)
+                image = torch.empty(int(sizes[1]), dtype=torch.uint8)
+                dist.recv(image, holder)
+                meta, tensors = _restored(image, int(sizes[0]))
+        return meta["objects"], tensors
+
+    def _whole(self, every):
+        """The newest step that all ranks have, or the machines after them, and the ranks that lack it; (None, ()) if
+        there is none. every: the steps of each rank."""
+        for step in sorted(set.union(*every), reverse=True):
+            lacking = [rank for rank, steps in enumerate(every) if step not in steps]
+            if not lacking or self.distance and all(step in every[(rank + self.distance) % self.ranks]
+                                                    for rank in lacking):
+                return step, lacking
+        return None, ()
+
     def resume(self):
         """Loads the newest snapshot that all ranks have, and returns its step; 0 if there is none, with a line that
-        says why after a restart. All ranks call it at the start, when all objects are made. Raises ConfigError, with
-        the name, if the snapshot is of other objects."""
+        says why after a restart. A rank on a machine that is new gets its snapshot from the machine after it. All ranks
+        call it at the start, when all objects are made. Raises ConfigError, with the name, if the snapshot is of other
+        objects."""
         if self.memory is None:
             return 0
         every = self._all(self.memory.steps())
-        common = set.intersection(*every)
-        self.memory.forget_after(max(common, default=-1))
+        step, lacking = self._whole(every)
+        self.memory.forget_after(-1 if step is None else step)
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        if self.rank == 0 and (common or restarts):
-            lacking = ", ".join(str(rank) for rank, each in enumerate(every) if not each)
-            say(f"resuming from step {max(common)} in memory" if common else
-                f"no snapshot in memory of rank {lacking} of {self.ranks}" if lacking else
-                "no snapshot in memory that all ranks have")
-        if not common:
+        if self.rank == 0 and (step is not None or restarts):
+            without = ", ".join(str(rank) for rank, each in enumerate(every) if not each)
+            say(f"no snapshot in memory of rank {without} of {self.ranks}" if step is None and without else
+                "no snapshot in memory that all ranks have" if step is None else
+                f"resuming from step {step} in memory" + (
+                    f"; {len(lacking)} snapshots from other machines" if lacking else ""))
+        if step is None:
             return 0
-        packed, tensors = self.memory.read(max(common))
+        packed, tensors = self._read(step, lacking)
         places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
                   if isinstance(each, DTensor)}
         if list(packed) != list(self.objects):
@@ -372,4 +438,6 @@ class Snapshots:
                               f"{', '.join(self.objects)}")
         for name, each in self.objects.items():
             each.load_state_dict(_unpacked(packed[name], tensors, places))
-        return max(common)
+        if lacking:
+            self._keep(step)  # each machine has its part before the next one can be lost
+        return step

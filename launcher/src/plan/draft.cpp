@@ -359,8 +359,10 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
       : plan.layout.num_machines == 1 && plan.layout.local_world_size == 1 ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"
       : plan.device == settings::Device::cuda ? "works on the CPU only in this version"
-      : is_engine_acc                         ? "does not work with --engine acc in this version"
-                                              : nullptr;
+      : is_elastic && is_engine_acc           ? "does not work with --engine acc in this version"
+      : is_engine_acc && !plan.output.data_record.empty()
+          ? "does not work with --data_record and --engine acc in this version"
+          : nullptr;
   if (why != nullptr) {
     throw Error(Errc::not_supported,
                 fmt::format("--{} {}", is_elastic ? "elastic_replicas" : "rejoin", why));

@@ -202,6 +202,46 @@ ACC_API acc_status acc_checkpoint_series_rejoin(acc_checkpoint_series* series, a
 ACC_API acc_status acc_checkpoint_series_can_rejoin(const acc_checkpoint_series* series,
                                                     acc_status status, int32_t* can) ACC_NOEXCEPT;
 
+/* ---- membership ------------------------------------------------------------------------------*/
+
+/* The launcher's page of the job's membership, for a process that begins its program again when
+ * other processes get the ranks that are lost (--rejoin). Each round of the job is an epoch. */
+typedef struct acc_membership acc_membership;
+
+/* Where the ranks of an epoch meet. */
+typedef struct acc_meeting {
+  size_t size;
+  uint32_t epoch;
+  const char* host; /* of the job's store; valid until the next acc_membership_enter */
+  int32_t port;
+  const char* secret; /* ACC_JOB_SECRET; valid as `host` */
+  int32_t restart_count;
+} acc_meeting;
+#define ACC_MEETING_INITIALIZER \
+  { sizeof(acc_meeting), 0, "", 0, "", 0 }
+
+typedef enum acc_epoch_state {
+  ACC_EPOCH_GOES_ON = 0,
+  ACC_EPOCH_LOST = 1, /* ranks are lost, and the launcher gives them to other processes */
+  ACC_EPOCH_LAST = 2  /* the launcher ends the workers of this machine */
+} acc_epoch_state;
+
+/* path: ACC_MEMBERSHIP. ACC_CONFIG: it is no page of a launcher. */
+ACC_API acc_status acc_membership_open(const char* path, acc_membership** membership) ACC_NOEXCEPT;
+ACC_API void acc_membership_free(acc_membership* membership) ACC_NOEXCEPT;
+/* Waits for an epoch that was not entered before, enters it, and tells where its ranks meet. A
+ * runtime meets the others in this epoch alone if ACC_MEMBERSHIP is followed by "@" and its number.
+ * Not collective. ACC_COLLECTIVE, with the reason: none follows; ACC_TIMEOUT: none came in time. */
+ACC_API acc_status acc_membership_enter(acc_membership* membership, int64_t timeout_ms,
+                                        acc_meeting* meeting) ACC_NOEXCEPT;
+/* Gives the acc_epoch_state of the epoch that was entered last. timeout_ms: how long to wait while
+ * it goes on. */
+ACC_API acc_status acc_membership_state(acc_membership* membership, int64_t timeout_ms,
+                                        int32_t* state) ACC_NOEXCEPT;
+/* Tells the launcher that this worker has met the others in the epoch. local_rank: LOCAL_RANK. */
+ACC_API acc_status acc_membership_joined(acc_membership* membership,
+                                         int32_t local_rank) ACC_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

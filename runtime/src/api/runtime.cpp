@@ -19,6 +19,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
 
 namespace acc {
@@ -58,6 +61,16 @@ Runtime described(Runtime runtime) {
   return runtime;
 }
 
+/// Number of the next runtime among those of this process that have the same page of the
+/// membership, and the same epoch if it names one. Ranks agree on it because all of them make their
+/// runtimes in the same order.
+int next_runtime(const settings::RuntimeSettings& settings) {
+  static std::mutex mutex;
+  static std::map<std::string, int> next;
+  const std::lock_guard lock(mutex);
+  return next[settings.membership]++;
+}
+
 Runtime from_program(const settings::ProgramSettings& program) {
   write_whole_lines();
   return Runtime::from_settings(
@@ -81,8 +94,8 @@ Runtime Runtime::from_environment() {
 
 Runtime Runtime::from_settings(const settings::RuntimeSettings& settings) {
   return described(Runtime(make_own<detail::RuntimeState>(
-      settings, [number = collectives::next_runtime()](const settings::WorkerIdentity& identity,
-                                                       std::stop_token stop) {
+      settings, [number = next_runtime(settings)](const settings::WorkerIdentity& identity,
+                                                  std::stop_token stop) {
         return std::shared_ptr(collectives::connect_store(identity, number, std::move(stop)));
       })));
 }

@@ -2,6 +2,7 @@
 #include "api/runtime_state.hpp"
 
 #include "acc/base/log.hpp"
+#include "acc/base/text.hpp"
 #include "acc/base/trace_file.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "api/agreement.hpp"
@@ -171,6 +172,23 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted, ConnectStore
   }
 }
 
+/// Takes the number of the epoch off the path of the page ("PATH@EPOCH").
+void RuntimeState::read_fixed_epoch() {
+  std::string& path = settings.membership;
+  const std::size_t at = path.rfind('@');
+  if (at == std::string::npos) {
+    return;
+  }
+  const auto epoch = parse_integer(path.substr(at + 1));
+  if (!epoch || *epoch < 0) {
+    throw Error(Errc::config, fmt::format("ACC_MEMBERSHIP is '{}', expected a path, or a path, '@' "
+                                          "and the number of an epoch",
+                                          path));
+  }
+  fixed_epoch_ = static_cast<std::uint32_t>(*epoch);
+  path.resize(at);
+}
+
 /// The job goes on without a page that cannot be opened (by a worker in another container), unless
 /// the others have their epochs from it.
 void RuntimeState::open_page() {
@@ -178,6 +196,7 @@ void RuntimeState::open_page() {
     return;
   }
   try {
+    read_fixed_epoch();
     page_ = std::make_shared<MembershipPage>(settings.membership);
     settings.elastic_replicas = page_->changes() == MembershipPage::Changes::machines;
   } catch (const Error& error) {
@@ -196,7 +215,10 @@ void RuntimeState::connect() {
   settings::WorkerIdentity& identity = settings.identity;
   meets_ = std::make_shared<std::atomic<bool>>(true);
   if (page_) {
-    epoch_ = page_->epoch();
+    epoch_ = fixed_epoch_.value_or(page_->epoch());
+    if (page_->epoch() != epoch_) {
+      throw Error(Errc::peer_lost, "the job has lost ranks, which meet in its next round");
+    }
     check_ = [page = page_, epoch = epoch_, meets = meets_] {
       page->check(epoch);
       if (*meets && page->has_ended(epoch)) {  // another rank may meet the others in the next one
@@ -274,7 +296,7 @@ sharding::Groups RuntimeState::meet() {
 /// gone some time before the launcher knows.
 bool RuntimeState::is_of_lost_rank(const Error& error) const {
   constexpr std::chrono::seconds kUntilKnown{30};
-  if (replaces_ranks() && error.code() == Errc::connection) {
+  if (replaces_ranks() && !fixed_epoch_ && error.code() == Errc::connection) {
     const auto end = std::chrono::steady_clock::now() + kUntilKnown;
     while (!page_->has_ended(epoch_) && std::chrono::steady_clock::now() < end) {
       page_->await_news();
@@ -289,7 +311,7 @@ bool RuntimeState::is_of_lost_rank(const Error& error) const {
 /// A store on a machine that is lost fails in other ways than a group that has lost a rank.
 bool RuntimeState::can_rejoin(const Error& error) const {
   const Errc code = error.code();
-  return replaces_ranks() &&
+  return replaces_ranks() && !fixed_epoch_ &&
          (code == Errc::peer_lost ||
           (page_->has_ended(epoch_) &&
            (code == Errc::connection || code == Errc::collective || code == Errc::timeout)));
@@ -300,6 +322,12 @@ std::shared_ptr<ModelState> RuntimeState::check_rejoin() {
     throw Error(Errc::not_supported,
                 "this rank cannot rejoin its job, because the launcher replaces no ranks: start "
                 "acclaunch with --rejoin");
+  }
+  if (fixed_epoch_) {
+    throw Error(
+        Errc::not_supported,
+        "this rank cannot rejoin its job by itself: its program begins again in its process "
+        "(--engine acc)");
   }
   std::erase_if(models, [](const auto& each) { return each.expired(); });
   if (models.size() > 1) {

@@ -131,6 +131,9 @@ class RuntimeState {
   std::optional<std::string> background_failure_;  ///< not reported yet
   ConnectStore connect_;
   std::shared_ptr<MembershipPage> page_;  ///< null: the launcher has none
+  /// The only epoch in which this runtime meets others; empty: the current one, and it may rejoin.
+  std::optional<std::uint32_t> fixed_epoch_;
+  void read_fixed_epoch();
   void open_page();
   [[nodiscard]] bool is_of_lost_rank(const Error& error) const;
   /// True if the ranks leave the epoch because a machine joins, as far as the launcher knows.

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--rejoin` with `--engine acc`. A lost rank ends the program of each other rank by an exception. This module then begins
+the program again in the same process: so all ranks make the same calls as the processes that have the ranks that were
+lost, and go on from where they go on (docs/engine.md, "Ranks that are lost")."""
+
+import contextlib
+import ctypes as c
+import functools
+import gc
+import importlib.machinery
+import logging
+import multiprocessing
+import os
+import runpy
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+
+from acclaunch._library import (AccConnectionError, AccTimeoutError, CollectiveError, Error, PeerLostError, library,
+                                sized)
+
+_log = logging.getLogger("acclaunch")
+_GOES_ON, _LOST, _LAST = range(3)  # acc_epoch_state
+_UNTIL_KNOWN_MS, _UNTIL_REPLACED_MS = 30_000, 30 * 60 * 1000  # torch's timeout of a group
+_Meeting = sized("Meeting", ("epoch", c.c_uint32), ("host", c.c_char_p), ("port", c.c_int32), ("secret", c.c_char_p),
+                 ("restart_count", c.c_int32))
+_CALLS = {
+    "acc_membership_open": (c.c_char_p, c.POINTER(c.c_void_p)),
+    "acc_membership_enter": (c.c_void_p, c.c_int64, c.POINTER(_Meeting)),
+    "acc_membership_state": (c.c_void_p, c.c_int64, c.POINTER(c.c_int32)),
+    "acc_membership_joined": (c.c_void_p, c.c_int32),
+}
+
+
+class _Membership:
+    """This process's place in the epochs of the job."""
+
+    def __init__(self, path):
+        library().declare(_CALLS, {})
+        self.path = path
+        self.handle = library().make("membership_open", path.encode())
+
+    def enter(self):
+        """Waits for an epoch that is new to this process, and puts into the environment where its ranks meet. Raises
+        CollectiveError if the job ends."""
+        meeting = _Meeting()
+        library().membership_enter(self.handle, _UNTIL_REPLACED_MS, meeting)
+        self.epoch, self.stores = meeting.epoch, []
+        os.environ.update(MASTER_ADDR=meeting.host.decode(), MASTER_PORT=str(meeting.port),
+                          ACC_JOB_SECRET=meeting.secret.decode(), ACC_MEMBERSHIP=f"{self.path}@{meeting.epoch}",
+                          TORCHELASTIC_RESTART_COUNT=str(meeting.restart_count))
+
+    def joined(self):
+        library().membership_joined(self.handle, int(os.environ["LOCAL_RANK"]))
+
+    def has_lost(self, error):
+        """True if the program has ended by this error because ranks are lost. A connection may end before the launcher
+        knows."""
+        waits = any(isinstance(each, (AccConnectionError, AccTimeoutError, CollectiveError, ConnectionError,
+                                      dist.DistError)) or "gloo" in str(each) for each in _chain(error))
+        return isinstance(error, Exception) and self._state(_UNTIL_KNOWN_MS if waits else 0) == _LOST
+
+    def check(self):
+        if self._state(0) != _GOES_ON:
+            raise PeerLostError("the job has lost a rank while the ranks meet")
+
+    def _state(self, timeout_ms):
+        return library().read("membership_state", c.c_int32, self.handle, timeout_ms)
+
+
+def _chain(error):
+    """An exception and those that it was raised for."""
+    found = []
+    todo = [error]
+    while todo:
+        each = todo.pop()
+        if each is not None and each not in found:
+            found.append(each)
+            todo += [each.__cause__, each.__context__]
+    return found
+
+
+class _EpochStore(dist.Store):
+    """The job's store in one epoch. A wait for a key ends when a rank is lost, which may be the one that should set
+    it."""
+
+    def __init__(self, membership, store):
+        super().__init__()
+        self.membership, self.store = membership, dist.PrefixStore(f"epoch{membership.epoch}", store)
+        membership.stores.append(self)  # torch keeps only what of it is in C++
+
+    def wait(self, keys, timeout=None):
+        end = time.monotonic() + (timeout or self.store.timeout).total_seconds()
+        pause = 0.001
+        while not self.store.check(keys):
+            self.membership.check()
+            if time.monotonic() > end:
+                raise dist.DistStoreError(f"no value of {', '.join(keys)} in the job's store in time")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+    def get(self, key):
+        self.wait([key])
+        return self.store.get(key)
+
+    def multi_get(self, keys):
+        self.wait(keys)
+        return self.store.multi_get(keys)
+
+    def clone(self):
+        return self
+
+
+def _passed_on(name):
+    return lambda self, *arguments: getattr(self.store, name)(*arguments)
+
+
+for _name in ("set", "compare_set", "add", "check", "delete_key", "num_keys", "append", "multi_set", "has_extended_api",
+              "set_timeout"):
+    setattr(_EpochStore, _name, _passed_on(_name))
+
+
+class _Program:
+    """What this process had when it began its program."""
+
+    def __init__(self):
+        self.environment, self.folder = dict(os.environ), os.getcwd()
+        self.random = torch.get_rng_state()
+
+    def forget(self, error):
+        """Drops all that the program has made: what its frames, its variables and the modules beside it hold."""
+        for each in _chain(error):
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = None
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        main = vars(sys.modules["__main__"])
+        for name in [each for each in main if not (each.startswith("__") and each.endswith("__"))]:
+            del main[name]
+        own = os.path.join(os.path.dirname(os.path.realpath(main["__file__"])), "")
+        for name in [name for name, each in sys.modules.items() if _is_beside(own, name, each)]:
+            del sys.modules[name]
+
+    def restore(self):
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.folder)
+        torch.set_rng_state(self.random)
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+
+    def run(self):
+        words = sys.orig_argv[1:]  # of `python [-u] -m MODULE …` or `python [-u] SCRIPT …`
+        words = words[1:] if words[0] == "-u" else words
+        main = vars(sys.modules["__main__"])
+        if words[0] == "-m":
+            sys.argv[:] = [main["__file__"], *words[2:]]
+            runpy.run_module(main["__spec__"].name, run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[:] = words
+            exec(importlib.machinery.SourceFileLoader("__main__", main["__file__"]).get_code("__main__"), main)
+
+
+def _is_beside(folder, name, module):
+    """True for a module that lies beside the program, which may keep values of the run that has ended."""
+    path = getattr(module, "__file__", None) or ""
+    return path.endswith(".py") and "site-packages" not in path and os.path.realpath(path).startswith(folder) \
+        and name.split(".")[0] not in ("__main__", "acclaunch")
+
+
+def _leave_groups():
+    """Ends all groups of this process, also for ranks that wait for it, and drops what the package and Accelerate keep
+    of them."""
+    runtime, process_group, sharded, flat = (
+        sys.modules.get(f"acclaunch.{name}") for name in ("_runtime", "process_group", "_fsdp2", "_fsdp1"))
+    for each in [made for each in runtime._runtimes if (made := each()) is not None] if runtime else ():
+        with contextlib.suppress(Error):
+            each.abort(f"rank {each.rank} gives up groups that have lost a rank")
+    if dist.is_initialized():
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+    if process_group is not None:
+        process_group._generations.clear()
+    if sharded is not None:
+        for model in list(sharded._rows.models.values()):
+            with contextlib.suppress(Exception):
+                model.give_up()
+        sharded._rows.models.clear()
+        sharded._rows._meshes.clear()
+        sharded._runtimes.clear()
+    if flat is not None:
+        flat._whole.clear()
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
+
+
+def _begin_again(membership, program, hook, kind, error, trace):
+    """In place of sys.excepthook, which is `hook`."""
+    while membership.has_lost(error):
+        _log.info("the program begins again after the loss of a rank", exc_info=error)
+        _leave_groups()
+        program.forget(error)
+        del kind, trace, error
+        gc.collect()
+        program.restore()
+        try:
+            membership.enter()
+            program.run()
+        except SystemExit:
+            raise
+        except BaseException as raised:  # noqa: BLE001: as at the end of a program
+            kind, error, trace = type(raised), raised, _without_own_frames(raised.__traceback__)
+        else:
+            raise SystemExit(0)
+    hook(kind, error, trace)
+
+
+def _without_own_frames(trace):
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    return trace
+
+
+def _meet_in_epoch(membership):
+    """Gives torch an _EpochStore, and tells the launcher when the ranks have met."""
+    rendezvous, c10d = sys.modules["torch.distributed.rendezvous"], dist.distributed_c10d
+    create_store, init = rendezvous._create_c10d_store, c10d.init_process_group
+
+    @functools.wraps(create_store)
+    def create_in_epoch(*arguments, **keywords):
+        return _EpochStore(membership, create_store(*arguments, **keywords))
+
+    @functools.wraps(init)
+    def init_process_group(*arguments, **keywords):
+        init(*arguments, **keywords)
+        membership.joined()
+
+    rendezvous._create_c10d_store = create_in_epoch
+    c10d.init_process_group = dist.init_process_group = init_process_group
+
+
+def install():
+    """In the processes of a job with --rejoin: in a worker, but not in what it starts."""
+    path = os.environ.get("ACC_MEMBERSHIP", "")
+    if not path.startswith(f"required:/proc/{os.getppid()}/") or multiprocessing.parent_process() is not None:
+        return
+    program, membership = _Program(), _Membership(path)
+    membership.enter()
+    _meet_in_epoch(membership)
+    sys.excepthook = functools.partial(_begin_again, membership, program, sys.excepthook)

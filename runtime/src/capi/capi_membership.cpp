@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher's page of the job's membership in C, for programs that begin again in their process.
+#include "acc/base/membership_page.hpp"
+#include "capi/capi.hpp"
+
+#include <chrono>
+#include <limits>
+
+struct acc_membership {
+  acc::MembershipPage page;
+  std::uint32_t epoch = std::numeric_limits<std::uint32_t>::max();  ///< before the first: no epoch
+  acc::MembershipPage::Meeting meeting = {};
+  acc::OwnProcess owner = {};
+};
+
+namespace {
+
+using namespace acc::capi;
+using acc::Errc;
+using acc::Error;
+using std::chrono::milliseconds;
+
+/// Where the ranks of the next epoch meet, which is entered.
+void enter(acc_membership& membership, milliseconds timeout) {
+  const acc::MembershipPage& page = membership.page;
+  while (true) {
+    if (!page.await_change(membership.epoch, timeout)) {
+      throw Error(Errc::timeout, "the launcher has replaced no rank within " +
+                                     std::to_string(timeout.count() / 1000) + " s");
+    }
+    if (const auto reason = page.round_end()) {
+      throw Error(Errc::collective, *reason);
+    }
+    if (page.begins_no_more()) {
+      throw Error(Errc::collective, "the launcher of this machine ends its workers");
+    }
+    const std::uint32_t epoch = page.epoch();
+    if (auto meeting = page.meeting(epoch)) {
+      membership.epoch = epoch;
+      membership.meeting = std::move(*meeting);
+      return;
+    }
+  }
+}
+
+acc_epoch_state state_of(const acc_membership& membership, milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  const acc::MembershipPage& page = membership.page;
+  while (true) {
+    if (page.round_end() || page.begins_no_more()) {
+      return ACC_EPOCH_LAST;
+    }
+    if (page.has_lost(membership.epoch)) {
+      return ACC_EPOCH_LOST;
+    }
+    if (std::chrono::steady_clock::now() >= end) {
+      return ACC_EPOCH_GOES_ON;
+    }
+    page.await_news();
+  }
+}
+
+}  // namespace
+
+acc_status acc_membership_open(const char* path, acc_membership** membership) noexcept {
+  return guarded([&] {
+    required(membership, "membership") =
+        new acc_membership{acc::MembershipPage(string_of(path, "path"))};
+  });
+}
+
+void acc_membership_free(acc_membership* membership) noexcept {
+  release(membership);
+}
+
+acc_status acc_membership_enter(acc_membership* membership, int64_t timeout_ms,
+                                acc_meeting* meeting) noexcept {
+  return guarded([&] {
+    acc_membership& own = required(membership, "membership");
+    acc_meeting result = config_of<acc_meeting>(meeting, ACC_MEETING_INITIALIZER, "meeting");
+    enter(own, milliseconds(timeout_ms));
+    result.epoch = own.epoch;
+    result.host = own.meeting.host.c_str();
+    result.port = own.meeting.port;
+    result.secret = own.meeting.secret.c_str();
+    result.restart_count = own.meeting.restart_count;
+    give(meeting, result, "meeting");
+  });
+}
+
+acc_status acc_membership_state(acc_membership* membership, int64_t timeout_ms,
+                                int32_t* state) noexcept {
+  return guarded([&] {
+    required(state, "state") =
+        state_of(required(membership, "membership"), milliseconds(timeout_ms));
+  });
+}
+
+acc_status acc_membership_joined(acc_membership* membership, int32_t local_rank) noexcept {
+  return guarded([&] {
+    acc_membership& own = required(membership, "membership");
+    own.page.joined(local_rank, own.epoch);
+  });
+}

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_rejoin_test.py ACCLAUNCH PACKAGE: programs under --engine acc whose workers are killed, and started again alone
+(--rejoin). The other workers keep their processes. Losses must equal those of an undisturbed run, bit for bit. Exits with
+77 without torch and Accelerate."""
+
+import collections
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
+    print("skipped: no torch or no Accelerate")
+    sys.exit(77)
+
+STEPS, WORDS, SIZE, SAMPLES = 8, 13, 8, 60
+SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP"]
+# By program: flags, and (rank, steps made, place) of each kill. Before the third begin of its program the rank is
+# awaited by the new process of the other one.
+CASES = {
+    "fsdp2": ([], [(1, 0, "forward"), (0, 2, "backward"), (1, None, "begin 3"), (1, 3, "step"), (0, 4, "between"),
+                   (1, 5, "snapshot")]),
+    "accelerate": (SECTION, [(1, 1, "forward"), (0, 3, "snapshot"), (1, 5, "metrics")]),
+}
+
+
+class Killer:
+    """Kills this rank at each of its places once in the job."""
+
+    def __init__(self, folder, rank, kills):
+        self.folder, self.rank, self.kills, self.steps = folder, rank, kills, None
+
+    def at(self, place):
+        marker = self.folder / f"killed {self.steps} {place} {self.rank}"
+        if (self.rank, self.steps, place) in self.kills and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note(folder, what, rank, line):
+    with open(folder / f"{what} of {rank}", "a") as out:
+        print(line, file=out)
+
+
+def net_of(killer):
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(SIZE, SIZE)
+
+        def forward(self, x):
+            killer.at("forward")
+            x = F.dropout(F.gelu(self.linear(x)), 0.1, self.training)
+            if x.requires_grad:
+                x.register_hook(lambda _: killer.at("backward"))
+            return x
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.norm = nn.Embedding(WORDS, SIZE), nn.BatchNorm1d(SIZE)
+            self.blocks = nn.ModuleList(Block() for _ in range(2))
+            self.head = nn.Linear(SIZE, WORDS, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids):
+            x = self.norm(self.embedding(ids))
+            for block in self.blocks:
+                x = x + block(x)
+            return F.cross_entropy(self.head(x), (ids + 1) % WORDS)
+
+    torch.manual_seed(7)
+    return Net(), torch.randint(WORDS, (SAMPLES,))
+
+
+def snapshots_of(killer, **objects):
+    """Snapshots that are killed in a snapshot, when it is not whole yet."""
+    from acclaunch import snapshots
+
+    class Killed(snapshots._Memory):
+        def _put(self, number, place):
+            if place.complete:
+                killer.at("snapshot")
+            super()._put(number, place)
+
+    snapshots._Memory = Killed
+    return snapshots.Snapshots(**objects)
+
+
+def train_fsdp2(folder, killer):
+    """A loop by hand, with an optimizer that torch fuses, a schedule, and a loader with a position."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    from acclaunch.data import StatefulDataLoader
+
+    dist.init_process_group()
+    net, samples = net_of(killer)
+    for block in net.blocks:
+        fully_shard(block)
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)
+    optimizer.register_step_post_hook(lambda *_: killer.at("step"))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    # The generator: the beginning of an epoch draws a random number.
+    loader = StatefulDataLoader(list(samples), global_batch_size=8, seed=3, generator=torch.Generator())
+    torch.manual_seed(11 + dist.get_rank())
+    snapshots = snapshots_of(killer, model=net, optimizer=optimizer, scheduler=scheduler, loader=loader)
+    made = snapshots.resume()
+    while made < STEPS:
+        for batch in loader:
+            killer.steps = made
+            loss = net(batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            note(folder, "losses", dist.get_rank(), f"{made} {loss.item().hex()} {mean.item().hex()}")
+            killer.at("between")
+            made += 1
+            snapshots.keep(made)
+            if made == STEPS:
+                break
+    dist.barrier()
+
+
+def train_accelerate(folder, killer):
+    """With all that Accelerate wraps, accumulated gradients, and metrics over the ranks."""
+    import torch
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    net, samples = net_of(killer)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    loader = DataLoader(samples[:4 * STEPS], batch_size=1, shuffle=True, generator=torch.Generator())
+    net, optimizer, scheduler, loader = accelerator.prepare(net, optimizer, scheduler, loader)
+    torch.manual_seed(11 + accelerator.process_index)
+    snapshots = snapshots_of(killer, model=net, optimizer=optimizer, scheduler=scheduler)
+    made = snapshots.resume()
+    for batch in accelerator.skip_first_batches(loader, 2 * made):
+        killer.steps = made
+        with accelerator.accumulate(net):
+            loss = net.eval()(batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        killer.at("metrics")
+        mean = accelerator.gather_for_metrics(loss.detach()).mean()
+        note(folder, "losses", accelerator.process_index,
+             f"{made}.{int(accelerator.sync_gradients)} {loss.item().hex()} {mean.item().hex()}")
+        if accelerator.sync_gradients:
+            made += 1
+            snapshots.keep(made)
+    accelerator.wait_for_everyone()
+
+
+def worker(folder, case, disturbed):
+    import torch
+
+    torch.set_num_threads(1)
+    folder, rank = pathlib.Path(folder), int(os.environ["RANK"])
+    killer = Killer(folder, rank, CASES[case][1] if disturbed else [])
+    note(folder, "pids", rank, os.getpid())
+    killer.at(f"begin {len((folder / f'pids of {rank}').read_text().split())}")
+    (train_fsdp2 if case == "fsdp2" else train_accelerate)(folder, killer)
+
+
+def losses(folder, rank):
+    found = collections.defaultdict(set)
+    for line in (folder / f"losses of {rank}").read_text().splitlines():
+        step, loss = line.split(maxsplit=1)
+        found[step].add(loss)
+    return dict(found)
+
+
+def run(folder, case, *flags, disturbed=""):
+    """Runs two ranks in a new folder. Returns it, and their output."""
+    acclaunch, package = sys.argv[1:]
+    folder.mkdir()
+    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", "--preload", "torch._dynamo",
+                          *CASES[case][0], *flags, os.path.abspath(__file__), folder, case, disturbed],
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         capture_output=True, text=True, timeout=1000)
+    assert job.returncode == 0, job.stdout + job.stderr
+    return folder, job.stdout + job.stderr
+
+
+def check(folder, case):
+    kills = CASES[case][1]
+    expected, _ = run(folder / f"{case} undisturbed", case)
+    found, said = run(folder / f"{case} disturbed", case, "--rejoin", "--max_restarts", str(len(kills)),
+                      "--memory_checkpoint_every", "1", "--shutdown_timeout", "900", disturbed="1")
+    for rank in range(2):
+        # Each process of a rank but the last was killed, and every other time the program began again in it.
+        pids = (found / f"pids of {rank}").read_text().split()
+        assert len(set(pids)) == 1 + sum(killed == rank for killed, _, _ in kills), (case, rank, pids, said)
+        assert losses(found, rank) == losses(expected, rank), (case, rank, losses(found, rank), losses(expected, rank))
+    assert "starting all" not in said, said
+    print(case, *[line for line in said.splitlines() if "resuming" in line], sep="\n", flush=True)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            check(pathlib.Path(folder), case)
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
