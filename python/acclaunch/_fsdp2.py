@@ -9,6 +9,7 @@ backward gives every parameter that it reached its `grad`, a DTensor over ordina
 `fully_shard` may be called before the root is known. So it only makes the DTensors, and the first forward
 declares the units of its module's tree to the runtime (`_bind`)."""
 
+import contextlib
 import functools
 import itertools
 import weakref
@@ -629,6 +630,20 @@ def held_gradient(parameter):
 def was_used():
     """True if a module of this process has had its first forward."""
     return bool(_runtimes)
+
+
+def forget():
+    """Drops all models of this process, whose groups have lost a rank, and frees their memory: hooks of autograd would
+    keep them."""
+    for model in list(_rows.models.values()):
+        with contextlib.suppress(Exception):
+            model.give_up()
+        for each in [*(member for unit in model.units for member in unit.members), *model.units, model]:
+            vars(each).clear()
+        model.backwards = None  # which the end of a backward asks for
+    _rows.models.clear()
+    _rows._meshes.clear()
+    _runtimes.clear()
 
 
 def publish_again(parameters):

@@ -127,7 +127,7 @@ class _Program:
     """What this process had when it began its program."""
 
     def __init__(self):
-        self.environment, self.folder = dict(os.environ), os.getcwd()
+        self.environment, self.folder, self.stderr = dict(os.environ), os.getcwd(), sys.stderr
         self.random = torch.get_rng_state()
 
     def forget(self, error):
@@ -148,6 +148,7 @@ class _Program:
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)
+        sys.stderr, sys.excepthook = self.stderr, self.hook
         torch.set_rng_state(self.random)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
@@ -185,12 +186,7 @@ def _leave_groups():
     if process_group is not None:
         process_group._generations.clear()
     if sharded is not None:
-        for model in list(sharded._rows.models.values()):
-            with contextlib.suppress(Exception):
-                model.give_up()
-        sharded._rows.models.clear()
-        sharded._rows._meshes.clear()
-        sharded._runtimes.clear()
+        sharded.forget()
     if flat is not None:
         flat._whole.clear()
     state = sys.modules.get("accelerate.state")
@@ -200,7 +196,7 @@ def _leave_groups():
 
 
 def _begin_again(membership, program, hook, kind, error, trace):
-    """In place of sys.excepthook, which is `hook`."""
+    """In place of sys.excepthook, which is `hook`. Torch calls it by a hook of its own, in which sys.stderr is a buffer."""
     while membership.has_lost(error):
         _log.info("the program begins again after the loss of a rank", exc_info=error)
         _leave_groups()
@@ -252,4 +248,4 @@ def install():
     program, membership = _Program(), _Membership(path)
     membership.enter()
     _meet_in_epoch(membership)
-    sys.excepthook = functools.partial(_begin_again, membership, program, sys.excepthook)
+    program.hook = sys.excepthook = functools.partial(_begin_again, membership, program, sys.excepthook)

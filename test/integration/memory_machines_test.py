@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""memory_machines_test.py ACCLAUNCH TRAIN_GPT DAEMON: machines that are lost while train_gpt keeps snapshots in memory.
+"""memory_machines_test.py ACCLAUNCH PROGRAM DAEMON [PACKAGE]: machines that are lost while train_gpt, or train_engine.py
+with the Python package, keeps snapshots in memory.
 
 Each launcher of a job stands for a machine. One is killed with its workers, another one joins in its place, and the job
 resumes from the memory of the others, with the losses of an undisturbed run."""
 
+import importlib.util
 import os
 import pathlib
 import random
@@ -20,6 +22,7 @@ from run_metrics import losses, steps_of  # noqa: E402
 
 ACCLAUNCH, TRAIN_GPT, DAEMON = sys.argv[1:4]
 DEADLINE = 300  # seconds; far more than a busy machine needs
+FLAGS = []  # of all jobs
 
 
 class Machines:
@@ -33,8 +36,8 @@ class Machines:
         self.command = [
             ACCLAUNCH, "--cpu", "--use_fsdp", "--num_machines", count, "--num_processes", count * workers,
             "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1", "--main_process_port", self.daemon.port,
-            "--rdzv_conf", f"join_timeout={self.join_timeout}", "--max_restarts", 5, "--restart_backoff", 0, *flags,
-            *program]
+            "--rdzv_conf", f"join_timeout={self.join_timeout}", "--max_restarts", 5, "--restart_backoff", 0, *FLAGS,
+            *flags, *program]
         for _ in range(count):
             self.add()
 
@@ -260,7 +263,42 @@ def a_program_that_does_not_rejoin_is_started_again(folder):
         machines.stop()
 
 
+def use_engine(package):
+    """Trains with PROGRAM under --engine acc. Exits with 77 without torch."""
+    if importlib.util.find_spec("torch") is None:
+        print("skipped: no torch")
+        sys.exit(77)
+    os.environ["PYTHONPATH"] = package
+    os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    Rejoining.prints_pid = []
+    FLAGS[:] = ["--engine", "acc", "--preload", "torch", "--shutdown_timeout", 300]
+
+
+def a_spare_takes_the_place_of_a_machine(folder):
+    """Of a program under --engine acc: the workers of the other machine keep their processes."""
+    machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "spared", flags=["--spares", 1])
+    try:
+        machines.add()
+        machines.wait_for("waiting for a place", 1)
+        machines.train()
+        machines.step_after(machines.lose_for_good, 1)
+        for number in (0, 2):
+            machines.running[number].send_signal(signal.SIGUSR1)
+            assert machines.running[number].wait(DEADLINE) == 0, machines.output()
+            assert len(machines.pids(number)) == 1, machines.output()
+    finally:
+        machines.stop()
+
+
 def main():
+    if TRAIN_GPT.endswith(".py"):
+        use_engine(sys.argv[4])
+        with tempfile.TemporaryDirectory() as temporary:
+            survivors_keep_their_processes(pathlib.Path(temporary), 2, 2, "FULL_SHARD",
+                                           [("worker", 1), ("machine", 1), ("worker", 0)])
+        with tempfile.TemporaryDirectory() as temporary:
+            a_spare_takes_the_place_of_a_machine(pathlib.Path(temporary))
+        return
     for case in (
         (2, 2, "FULL_SHARD", [("worker", 1), ("machine", 1), ("worker", 0)]),
         (3, 1, "FULL_SHARD", [("machine", 0), ("worker", 2), ("machine", 2)]),
