@@ -11,8 +11,11 @@ import importlib.machinery
 import logging
 import multiprocessing
 import os
+import pathlib
 import runpy
+import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -35,23 +38,77 @@ _CALLS = {
 }
 
 
+def _sockets():
+    """The sockets of this process: descriptors, with what the kernel calls them."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:"):
+                found.add((int(name), link))
+    return found
+
+
+class _Connections:
+    """The sockets of torch's process groups and stores in one epoch. Gloo waits for ever for a machine that has lost its
+    power, and for a rank that waits for no one any more."""
+
+    def __init__(self):
+        self.known, self.before = set(), None
+
+    @contextlib.contextmanager
+    def opening(self):
+        """A context in which torch opens some."""
+        if self.before is not None:  # in such a context
+            yield
+            return
+        self.before = _sockets()
+        try:
+            yield
+        finally:
+            self.known |= _sockets() - self.before
+            self.before = None
+
+    def end(self):
+        """Ends the waits of this process and of its peers. Called by another thread."""
+        before, now = self.before, _sockets()
+        for descriptor, _ in now & self.known | (now - before if before is not None else set()):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
+                if not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # an end of which aborts Gloo
+                    each.shutdown(socket.SHUT_RDWR)
+
+
 class _Membership:
     """This process's place in the epochs of the job."""
 
     def __init__(self, path):
         library().declare(_CALLS, {})
         self.path = path
-        self.handle = library().make("membership_open", path.encode())
+        self.handle = self._open()
+
+    def _open(self):
+        return library().make("membership_open", self.path.encode())
 
     def enter(self):
         """Waits for an epoch that is new to this process, and puts into the environment where its ranks meet. Raises
         CollectiveError if the job ends."""
         meeting = _Meeting()
         library().membership_enter(self.handle, _UNTIL_REPLACED_MS, meeting)
-        self.epoch, self.stores = meeting.epoch, []
+        self.epoch, self.stores, self.connections = meeting.epoch, [], _Connections()
+        threading.Thread(target=self._watch, args=(self.epoch, self.connections), daemon=True, name="acc epoch").start()
         os.environ.update(MASTER_ADDR=meeting.host.decode(), MASTER_PORT=str(meeting.port),
                           ACC_JOB_SECRET=meeting.secret.decode(), ACC_MEMBERSHIP=f"{self.path}@{meeting.epoch}",
                           TORCHELASTIC_RESTART_COUNT=str(meeting.restart_count))
+
+    def _watch(self, epoch, connections):
+        """Ends the connections when ranks of the epoch are lost."""
+        handle, meeting, state = self._open(), _Meeting(), _LOST
+        with contextlib.suppress(Error):
+            library().membership_enter(handle, 0, meeting)
+            while meeting.epoch == epoch and (state := self._state(60_000, handle)) == _GOES_ON:
+                pass
+        if state == _LOST:
+            connections.end()
 
     def joined(self):
         library().membership_joined(self.handle, int(os.environ["LOCAL_RANK"]))
@@ -67,8 +124,8 @@ class _Membership:
         if self._state(0) != _GOES_ON:
             raise PeerLostError("the job has lost a rank while the ranks meet")
 
-    def _state(self, timeout_ms):
-        return library().read("membership_state", c.c_int32, self.handle, timeout_ms)
+    def _state(self, timeout_ms, handle=None):
+        return library().read("membership_state", c.c_int32, handle or self.handle, timeout_ms)
 
 
 def _chain(error):
@@ -140,8 +197,9 @@ class _Program:
         main = vars(sys.modules["__main__"])
         for name in [each for each in main if not (each.startswith("__") and each.endswith("__"))]:
             del main[name]
-        own = os.path.join(os.path.dirname(os.path.realpath(main["__file__"])), "")
-        for name in [name for name, each in sys.modules.items() if _is_beside(own, name, each)]:
+        spec = main["__spec__"]
+        folder = pathlib.Path(os.path.realpath(main["__file__"])).parents[spec.name.count(".") if spec else 0]
+        for name in [name for name, each in sys.modules.items() if _is_beside(folder, name, each)]:
             del sys.modules[name]
 
     def restore(self):
@@ -166,10 +224,11 @@ class _Program:
 
 
 def _is_beside(folder, name, module):
-    """True for a module that lies beside the program, which may keep values of the run that has ended."""
-    path = getattr(module, "__file__", None) or ""
-    return path.endswith(".py") and "site-packages" not in path and os.path.realpath(path).startswith(folder) \
-        and name.split(".")[0] not in ("__main__", "acclaunch")
+    """True for a module that was found in the program's folder, and may keep values of the run that has ended."""
+    place = folder / name.replace(".", "/")
+    path = getattr(module, "__file__", None)
+    return path is not None and name.split(".")[0] not in ("__main__", "acclaunch") and os.path.realpath(path) in (
+        f"{place}.py", f"{place}/__init__.py")
 
 
 def _leave_groups():
@@ -223,20 +282,26 @@ def _without_own_frames(trace):
 
 
 def _meet_in_epoch(membership):
-    """Gives torch an _EpochStore, and tells the launcher when the ranks have met."""
+    """Gives torch an _EpochStore, notes the connections that it opens, and tells the launcher when the ranks have met."""
     rendezvous, c10d = sys.modules["torch.distributed.rendezvous"], dist.distributed_c10d
-    create_store, init = rendezvous._create_c10d_store, c10d.init_process_group
+    create_store, init, make = (rendezvous._create_c10d_store, c10d.init_process_group, c10d._new_process_group_helper)
 
     @functools.wraps(create_store)
     def create_in_epoch(*arguments, **keywords):
-        return _EpochStore(membership, create_store(*arguments, **keywords))
+        with membership.connections.opening():
+            return _EpochStore(membership, create_store(*arguments, **keywords))
+
+    @functools.wraps(make)
+    def make_group(*arguments, **keywords):
+        with membership.connections.opening():
+            return make(*arguments, **keywords)
 
     @functools.wraps(init)
     def init_process_group(*arguments, **keywords):
         init(*arguments, **keywords)
         membership.joined()
 
-    rendezvous._create_c10d_store = create_in_epoch
+    rendezvous._create_c10d_store, c10d._new_process_group_helper = create_in_epoch, make_group
     c10d.init_process_group = dist.init_process_group = init_process_group
 
 
