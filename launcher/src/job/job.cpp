@@ -377,6 +377,21 @@ asio::awaitable<supervision::AttemptOutcome> Job::await_workers() {
 /// same ranks in it, or may have others, tells them where they meet the others, and starts those
 /// that are lost.
 asio::awaitable<void> Job::renew_round() {
+  const std::optional<Round> before = co_await exchange_round();
+  if (!before) {
+    co_return;
+  }
+  if (!plan_.preload.modules.empty()) {
+    co_await fork_replacements();
+  }
+  if (attempt_->supervisor->state() == supervision::AttemptState::holding) {
+    begin_epoch(*before);
+  }
+}
+
+/// Settles the round and joins the next one. Returns the round before it, or nothing if the workers
+/// cannot go on: the job ends, or they have other ranks.
+asio::awaitable<std::optional<Round>> Job::exchange_round() {
   const auto can_rejoin = [this](const Round& before, const Round& now) {
     return (now.machine_rank == before.machine_rank &&
             now.local_world_sizes == before.local_world_sizes) ||
@@ -384,41 +399,42 @@ asio::awaitable<void> Job::renew_round() {
   };
   co_await rounds_->end_is_known();
   if (!rounds_->known_end() || !rounds_->known_end()->restarts) {
-    co_return;  // `follow` ends the workers, which are then reported
+    co_return std::nullopt;  // `follow` ends the workers, which are then reported
   }
   const report::MachineReport report{
       .machine_rank = round_->machine_rank, .host = host_, .workers = {}};
   attempt_->result = co_await rounds_->settle(false, report::encode(report));
   report_lost_machines(*attempt_->result);
   if (attempt_->result->next == RoundResult::Next::finished) {
-    co_return;
+    co_return std::nullopt;
   }
-  const Round before = *round_;
   auto next = co_await rounds_->next();
   if (!next) {  // the job has ended meanwhile
-    attempt_->result->end = rounds_->known_end();
-    if (stop_) {  // of which no server may know
-      attempt_->result->end = AttemptEnd{.machine_rank = round_->machine_rank,
-                                         .host = host_,
-                                         .exit_status = stop_->exit_status,
-                                         .cause = stop_->cause,
-                                         .reason = stop_->reason};
-    }
+    attempt_->result->end = stop_ ? std::optional(own_end()) : rounds_->known_end();
     attempt_->result->next = RoundResult::Next::finished;
-    co_return;
+    co_return std::nullopt;
   }
-  round_ = std::move(next);
+  Round before = *std::exchange(round_, std::move(next));
   if (!can_rejoin(before, *round_)) {
     say("the next round has other ranks on this machine, or machines with different numbers of "
         "workers: starting all workers again");
-    co_return;
+    co_return std::nullopt;
   }
-  if (!plan_.preload.modules.empty()) {
-    co_await fork_replacements();
-  }
-  if (attempt_->supervisor->state() != supervision::AttemptState::holding) {
-    co_return;
-  }
+  co_return before;
+}
+
+/// The end of the attempt by the stop of this machine, of which no server may know.
+AttemptEnd Job::own_end() const {
+  return {.machine_rank = round_->machine_rank,
+          .host = host_,
+          .exit_status = stop_->exit_status,
+          .cause = stop_->cause,
+          .reason = stop_->reason};
+}
+
+/// Tells the workers which ranks they are in the round that replaces `before`, and starts those
+/// that are lost.
+void Job::begin_epoch(const Round& before) {
   // One may have been lost after another one had joined.
   const bool is_anyone_lost =
       round_->num_machines() <= before.num_machines() ||

@@ -124,6 +124,8 @@ class Job {
   supervision::Supervisor::Options supervisor_options();
   boost::asio::awaitable<supervision::AttemptOutcome> await_workers();
   boost::asio::awaitable<void> renew_round();
+  boost::asio::awaitable<std::optional<rendezvous::Round>> exchange_round();
+  void begin_epoch(const rendezvous::Round& before);
   boost::asio::awaitable<rendezvous::RoundResult> settle(
       const supervision::AttemptOutcome& outcome);
   void report_lost_machines(const rendezvous::RoundResult& round_result);
@@ -175,6 +177,7 @@ class Job {
   void show_report(const report::JobReport& report, const rendezvous::RoundResult& round_result);
   std::vector<supervision::WorkerSpec> worker_specs();
   std::vector<supervision::WorkerSpec> renewed_specs();
+  rendezvous::AttemptEnd own_end() const;
   void give_snapshot_memory(std::vector<supervision::WorkerSpec>& specs);
   void give_membership(std::vector<supervision::WorkerSpec>& specs);
   bool is_replaced(const supervision::WorkerRecord& worker);
