@@ -331,8 +331,7 @@ class StatefulDataLoader(_Positioned):
     size = property(lambda self: self._sampler.size)
 
     def _read(self):
-        """What torch's loader gives, while the ranks are the same."""
-        self._sampler._begin()
+        """What torch's loader gives, while the ranks are those that its source has noted at the begin."""
         for each in self._loader:
             self._sampler._check_ranks()
             yield each
@@ -361,6 +360,7 @@ class StatefulDataLoader(_Positioned):
             self.order.seek((epoch + 1, 0))
 
     def _of_stream(self):
+        self._sampler._begin()
         self._stream.begin(self.order.position.offset, self.size, self.rank, self.world_size)
         for count, hashes, batch in self._read():
             whole = self.order.batch(count)
@@ -398,6 +398,7 @@ class _Sequences(Sampler):
 
     def __iter__(self):
         loader = self.loader
+        loader._sampler._begin()
         at = loader.order.position
         epoch = at.epoch
         while True:
