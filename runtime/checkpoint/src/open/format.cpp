@@ -112,7 +112,7 @@ std::string to_string(Format format) {
 // exchange ("<path>.acc-new"), and a folder that is not a checkpoint but holds a series of them.
 fs::path find_checkpoint(const fs::path& path) {
   const AtomicFolder folder(path, accelerate::is_ours);
-  if (const fs::path current = folder.current(); current != folder.target()) {
+  if (fs::path current = folder.current(); current != folder.target()) {
     return current;
   }
   const InputPath opened = path;

@@ -96,7 +96,7 @@ void Machine::text(std::string_view value) {
 Value& Machine::kept(Kind kind, std::string_view value) {
   Value& result = values_.add({.kind = kind, .text = values_.keep(value)});
   result.expanded += static_cast<std::uint32_t>(std::min<std::size_t>(
-      value.size() / sizeof(Value*), std::numeric_limits<std::uint32_t>::max() / 2));
+      value.size() / sizeof(void*), std::numeric_limits<std::uint32_t>::max() / 2));
   return result;
 }
 
