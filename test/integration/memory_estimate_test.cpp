@@ -98,7 +98,7 @@ TEST_CASE("estimate-memory: the copy of a rank's part of a checkpoint that is wr
   EstimateCase each{fsdp("FULL_SHARD", {"--fsdp_version", "2", "--save_async"}),
                     Strategy::full_shard};
   each.options = {"--checkpoint", folder.path() / "run", "--checkpoint_every", "1"};
-  each.adjust = [](TrainingSize& size) { size.save_async = true; };
+  each.adjust = [](TrainingSize& size) { size.async_saves = true; };
   check(each);
 }
 

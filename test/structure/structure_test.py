@@ -42,34 +42,35 @@ MAY_READ_VARIABLES = {"plugins/src/base/variables.cpp", "plugins/src/base/librar
 SETTING_ROWS = "plugins/include/acc/settings/setting_rows.hpp"
 FLAG_ROWS = "launcher/include/acc/launcher/setting_keys.hpp"
 # Files that may name a setting of the runtime, and a flag of the launcher: its row, its fields, and its use. The
-# numbers of those that more files name may only fall.
+# numbers of those that more files name may only fall. Most of these are keys of Accelerate's configuration file, which
+# the reading, the questionnaire, the conversion and the advice to users name; others are used in several places.
 MAX_FILES_OF_SETTING = 4
-# Names settings in advice to users, as keys of recordings, and as flags that it passes on; it reads none.
-ADVICE = "launcher/src/commands/compare/"
+# Names settings in advice to users, as keys of recordings, and as flags that it passes on; it reads none. Libraries
+# below the settings have words of their own.
+WITHOUT_SETTINGS = ("launcher/src/commands/compare/", "runtime/checkpoint/")
+# Where a word alone in a literal may be a key of Accelerate's file. Elsewhere it is one of a report.
+ACCELERATE_KEYS = ("launcher/src/accelerate_cli/", "launcher/src/commands/config/", "plugins/src/documents/",
+                   "plugins/src/settings/")
+# Commands have options of their own, some with the names of flags of a launch.
+OWN_OPTIONS = "launcher/src/commands/"
 MAX_FILES_OF_FLAG = 3
 MORE_FILES_OF_SETTING = {
-    "allgather_bucket_size": 6, "contiguous_gradients": 5, "deterministic": 7, "fsdp_activation_checkpointing": 5,
-    "fsdp_activation_checkpointing_offload": 5, "fsdp_auto_wrap_policy": 5, "fsdp_cpu_ram_efficient_loading": 7,
-    "fsdp_reshard_after_forward": 10, "fsdp_sharding_strategy": 10, "fsdp_state_dict_type": 6,
-    "fsdp_sync_module_states": 8, "fsdp_transformer_layer_cls_to_wrap": 6, "fsdp_version": 15,
-    "gradient_accumulation_steps": 18, "gradient_clipping": 8, "mixed_precision": 26, "nan_policy": 5,
-    "offload_optimizer_device": 7, "offload_optimizer_nvme_path": 8, "offload_param_device": 7,
-    "offload_param_nvme_path": 8, "overlap_comm": 7, "parallelism_config_dp_replicate_size": 5,
-    "parallelism_config_dp_shard_size": 7, "reduce_bucket_size": 6, "round_robin_gradients": 5,
-    "memory_checkpoint_every": 7, "quantized_gradients": 6, "quantized_weights": 6, "save_async": 12,
-    "stochastic_rounding": 7, "sub_group_size": 6, "zero3_init_flag": 7,
-    "zero3_save_16bit_model": 6, "zero_hpz_partition_size": 11, "zero_stage": 16,
+    "allgather_bucket_size": 5, "fsdp_cpu_ram_efficient_loading": 7, "fsdp_reshard_after_forward": 10,
+    "fsdp_sharding_strategy": 10, "fsdp_state_dict_type": 5, "fsdp_sync_module_states": 6,
+    "fsdp_transformer_layer_cls_to_wrap": 5, "fsdp_version": 15, "gradient_accumulation_steps": 14,
+    "gradient_clipping": 6, "memory_checkpoint_every": 5, "mixed_precision": 25, "offload_optimizer_device": 5,
+    "offload_optimizer_nvme_path": 7, "offload_param_device": 6, "offload_param_nvme_path": 7, "overlap_comm": 6,
+    "parallelism_config_dp_replicate_size": 5, "parallelism_config_dp_shard_size": 7, "save_async": 5,
+    "zero3_init_flag": 6, "zero3_save_16bit_model": 6, "zero_hpz_partition_size": 11, "zero_stage": 11,
 }
 MORE_FILES_OF_FLAG = {
-    "config_file": 5, "data_record": 4, "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 7, "gpu_ids": 4,
-    "hostfile": 4,
-    "launcher": 6, "log_format": 4, "log_level": 4, "machine_rank": 16, "main_process_ip": 10,
-    "main_process_port": 6, "master_addr": 4, "master_port": 4, "max_restarts": 7, "module": 5,
-    "mpirun_hostfile": 6, "multi_gpu": 6, "nnodes": 4, "no_python": 6, "no_ssh": 4, "node_rank": 7,
-    "num_cpu_threads_per_process": 4, "num_machines": 11, "num_processes": 14, "numa_binding": 5, "preload": 5,
-    "quiet": 5, "rdzv_backend": 9, "rdzv_endpoint": 5, "redirects": 4, "role": 4, "same_network": 4,
-    "secure": 4, "shutdown_timeout": 5, "status_port": 7, "stdin": 4, "timeout": 5, "trace": 4, "use_cpu": 10,
-    "use_deepspeed": 7, "use_fsdp": 7, "use_parallelism_config": 5,
+    "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 6, "gpu_ids": 4, "hostfile": 4, "launcher": 4,
+    "log_format": 4, "log_level": 4, "machine_rank": 11, "main_process_ip": 10, "main_process_port": 6,
+    "master_addr": 4, "master_port": 4, "max_restarts": 4, "module": 5, "mpirun_hostfile": 6, "multi_gpu": 5,
+    "no_python": 6, "no_ssh": 4, "node_rank": 5, "num_cpu_threads_per_process": 4, "num_machines": 10,
+    "num_processes": 12, "numa_binding": 4, "preload": 5, "quiet": 4, "rdzv_backend": 8, "redirects": 4, "role": 4,
+    "same_network": 4, "secure": 4, "shutdown_timeout": 5, "status_port": 6, "use_cpu": 10, "use_deepspeed": 7,
+    "use_fsdp": 7, "use_parallelism_config": 5,
 }
 
 
@@ -230,7 +231,8 @@ def code_of(top):
     code = collections.defaultdict(str)
     for path, _, line in product_lines(top):
         code[path] += re.sub(r"(^|\s+)//.*", "", line)
-    return code
+    return {path: re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL) if path.endswith(".h") else text
+            for path, text in code.items()}
 
 
 def variables_in_two_places(code):
@@ -246,6 +248,16 @@ def variables_in_two_places(code):
             yield f"{name} is a literal in {', '.join(sorted(paths))}; make it a constant of acc/base/variables.hpp"
 
 
+def flags_in(path, text):
+    """The words of a source that may be flags of a launch, or keys of its configuration file."""
+    found = set(re.findall(r'"(\w+)"_key|\.key = "(\w+)"', text))
+    if path.startswith(ACCELERATE_KEYS):
+        found |= set(re.findall(r'"(\w+)"()', text))
+    if not path.startswith(OWN_OPTIONS):
+        found |= set(re.findall(r"--(\w+)()", text))
+    return {name for pair in found for name in pair}
+
+
 def too_widely_named(code):
     """Settings and flags that more files name than MAX_FILES_... and MORE_FILES_... allow."""
     rows = [(re.search(r'\.key = "(\w+)"', row).group(1), row)
@@ -253,11 +265,10 @@ def too_widely_named(code):
     settings = [key for key, row in rows if ".plugin =" in row or ".engine =" in row]
     flags = [key for key, row in rows if ".section = launch" in row and key not in settings]
     flags += re.findall(r'\.key = "(\w+)"', code[FLAG_ROWS])
-    code = {path: text for path, text in code.items() if not path.startswith(ADVICE)}
-    words = {path: set(re.findall(r"\w+", text)) for path, text in code.items()}
-    spelled = {path: set(re.findall(r'"(\w+)"|--(\w+)', text)) for path, text in code.items()
-               if path.startswith(("launcher/", "plugins/"))}
-    spelled = {path: {name for pair in pairs for name in pair} for path, pairs in spelled.items()}
+    code = {path: text for path, text in code.items() if not path.startswith(WITHOUT_SETTINGS)}
+    # A function may have the name of a setting: Runtime::save_async.
+    words = {path: set(re.findall(r"\b(\w+)\b(?!\()", text)) for path, text in code.items()}
+    spelled = {path: flags_in(path, text) for path, text in code.items() if path.startswith(("launcher/", "plugins/"))}
     for keys, names, more, most in ((settings, words, MORE_FILES_OF_SETTING, MAX_FILES_OF_SETTING),
                                     (flags, spelled, MORE_FILES_OF_FLAG, MAX_FILES_OF_FLAG)):
         for key in sorted(set(keys)):

@@ -83,6 +83,18 @@ bool is_left_out(const settings::SettingRow& row, const settings::ShardingSettin
           !sharding.activation_checkpointing_offload);
 }
 
+/// Adds a key for each setting of the section that has a member and a text, and passes the filter.
+void add_members(settings::Section section, const settings::ShardingSettings& sharding, Node& block,
+                 auto&& filter) {
+  for (const settings::SettingRow& row : settings::settings_table()) {
+    if (row.section == section && row.engine.setting != nullptr && filter(row)) {
+      if (std::string text = row.engine.setting(sharding); !text.empty()) {
+        block.set(row.key, value_node(row, std::move(text)));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void add_training(const settings::Settings& settings, TrainingPlace place, Node& block) {
@@ -107,14 +119,10 @@ Node fsdp_block(const settings::ShardingSettings& sharding, int version) {
                                                 ? Node::number(sharding.reshard_size)
                                                 : Node::boolean(reshards(sharding.strategy)));
   }
-  for (const settings::SettingRow& row : settings::settings_table()) {
-    if (row.section == settings::Section::fsdp && row.engine.setting != nullptr &&
-        !row.environment.empty() && !is_lost_in_fsdp(version, row) && !is_left_out(row, sharding)) {
-      if (std::string text = row.engine.setting(sharding); !text.empty()) {
-        block.set(row.key, value_node(row, std::move(text)));
-      }
-    }
-  }
+  add_members(settings::Section::fsdp, sharding, block, [&](const settings::SettingRow& row) {
+    return !row.environment.empty() && !is_lost_in_fsdp(version, row) &&
+           !is_left_out(row, sharding);
+  });
   block.set("fsdp_offload_params",
             Node::boolean(sharding.offload_param != settings::OffloadDevice::none));
   return block;
@@ -125,18 +133,9 @@ Node deepspeed_block(const settings::ShardingSettings& sharding,
   const int stage = stage_of(sharding.strategy);
   Node block = Node::map({{"zero_stage", Node::number(stage)}});
   add_training(settings, TrainingPlace::yaml_block, block);
-  block.set("offload_optimizer_device", word_node(sharding.offload_optimizer));
-  block.set("offload_param_device", word_node(sharding.offload_param));
-  if (sharding.offload_optimizer == settings::OffloadDevice::nvme) {
-    block.set("offload_optimizer_nvme_path", Node::string(sharding.offload_optimizer_nvme_path));
-  }
-  if (sharding.offload_param == settings::OffloadDevice::nvme) {
-    block.set("offload_param_nvme_path", Node::string(sharding.offload_param_nvme_path));
-  }
-  block.set("zero3_init_flag", Node::boolean(sharding.zero3_init));
-  if (stage == 3) {
-    block.set("zero3_save_16bit_model", Node::boolean(sharding.save_16bit_model));
-  }
+  add_members(settings::Section::deepspeed, sharding, block, [&](const settings::SettingRow& row) {
+    return stage == 3 || row != "zero3_save_16bit_model"_key;
+  });
   return block;
 }
 

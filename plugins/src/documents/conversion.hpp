@@ -35,7 +35,7 @@ settings::ShardingSettings fsdp_sharding(const ConversionSource& source);
 settings::ShardingSettings deepspeed_sharding(const ConversionSource& source);
 
 /// True if this version of FSDP has no such setting.
-bool is_lost_in_fsdp(int version, settings::SettingKey key);
+bool is_lost_in_fsdp(int version, const settings::SettingRow& row);
 
 /// Returns the conversion warnings: one line per setting that is lost or changes its meaning.
 std::vector<std::string> conversion_remarks(const ConversionSource& source, ConfigForm form);

@@ -2,98 +2,16 @@
 #include "acc/settings/setting_rows.hpp"
 #include "documents/conversion.hpp"
 
-#include <algorithm>
-#include <array>
-#include <span>
-
 namespace acc::documents {
 
 using settings::operator""_key;
 namespace {
 
-/// A setting without a counterpart in the target form.
-struct Loss {
-  settings::SettingKey key;
-  std::string_view reason;  ///< second half of the warning
-  /// Value whose loss changes nothing, because the target always does this; absent: the default.
-  std::optional<std::string_view> quiet = {};
-};
+using LossInForm = settings::Loss settings::SettingRow::*;
 
-constexpr std::string_view kNoUnits = "DeepSpeed gathers single parameters, not units";
-constexpr std::string_view kPrefetch =
-    "DeepSpeed prefetches by number of elements (stage3_prefetch_bucket_size), with stage 3 in "
-    "forward and backward";
-constexpr std::string_view kCheckpointing =
-    "DeepSpeed recomputes activations only through its own API; switch it on in the program";
-constexpr std::string_view kProgram =
-    "DeepSpeed mode passes no dynamo settings on; compile in the program";
-
-constexpr std::array kLostInDeepSpeed = {
-    Loss{"fsdp_auto_wrap_policy"_key, kNoUnits, "NO_WRAP"},
-    Loss{"fsdp_transformer_layer_cls_to_wrap"_key, kNoUnits},
-    Loss{"fsdp_min_num_params"_key, kNoUnits},
-    Loss{"fsdp_backward_prefetch"_key, kPrefetch},
-    Loss{"fsdp_forward_prefetch"_key, kPrefetch, ""},
-    Loss{"fsdp_limit_all_gathers"_key,
-         "DeepSpeed bounds gathers by numbers of elements (stage3_max_live_parameters)"},
-    Loss{"fsdp_use_orig_params"_key,
-         "DeepSpeed always allows frozen and trained parameters together"},
-    Loss{"fsdp_sync_module_states"_key, "DeepSpeed always sends rank 0's weights to all ranks"},
-    Loss{"fsdp_activation_checkpointing"_key, kCheckpointing},
-    Loss{"fsdp_activation_checkpointing_offload"_key, kCheckpointing},
-    Loss{"fsdp_ignored_modules"_key, "DeepSpeed shards every parameter"},
-    Loss{"dynamo_backend"_key, kProgram},
-    Loss{"dynamo_mode"_key, kProgram},
-    Loss{"dynamo_use_fullgraph"_key, kProgram},
-    Loss{"dynamo_use_dynamic"_key, kProgram},
-    Loss{"dynamo_use_regional_compilation"_key, kProgram},
-};
-
-constexpr std::array kLostInFsdp1 = {
-    Loss{"fsdp_activation_checkpointing_offload"_key, "FSDP 1 keeps activations on the GPU"},
-};
-
-constexpr std::string_view kGone = "FSDP 2 always does this";
-constexpr std::array kLostInFsdp2 = {
-    Loss{"fsdp_limit_all_gathers"_key, "FSDP 2 always limits all_gathers"},
-    Loss{"fsdp_backward_prefetch"_key, "FSDP 2 always prefetches as BACKWARD_PRE", "BACKWARD_PRE"},
-    Loss{"fsdp_forward_prefetch"_key, "with FSDP 2 only the program can switch it on"},
-    Loss{"fsdp_use_orig_params"_key, kGone},
-    Loss{"fsdp_sync_module_states"_key, kGone},
-};
-
-constexpr std::string_view kEveryMachine = "FSDP is started on every machine";
-constexpr std::string_view kBuckets = "FSDP works by units, not by numbers of elements";
-constexpr std::string_view kScaler = "FSDP's loss scale follows PyTorch's rule";
-constexpr std::array kLostInFsdp = {
-    Loss{"offload_optimizer_nvme_path"_key, "FSDP offloads to host memory only", "none"},
-    Loss{"offload_param_nvme_path"_key, "FSDP offloads to host memory only", "none"},
-    Loss{"deepspeed_moe_layer_cls_names"_key,
-         "name such classes in fsdp_transformer_layer_cls_to_wrap, which makes each a unit"},
-    Loss{"deepspeed_multinode_launcher"_key, kEveryMachine, "standard"},
-    Loss{"deepspeed_hostfile"_key, kEveryMachine, "none"},
-    Loss{"deepspeed_inclusion_filter"_key, kEveryMachine, "none"},
-    Loss{"deepspeed_exclusion_filter"_key, kEveryMachine, "none"},
-    Loss{"reduce_bucket_size"_key, kBuckets},
-    Loss{"allgather_bucket_size"_key, kBuckets},
-    Loss{"stage3_prefetch_bucket_size"_key, kBuckets},
-    Loss{"stage3_param_persistence_threshold"_key,
-         "FSDP shards small parameters together with their unit"},
-    Loss{"stage3_model_persistence_threshold"_key,
-         "FSDP shards small parameters together with their unit"},
-    Loss{"stage3_max_live_parameters"_key, "FSDP bounds gathers by units"},
-    Loss{"stage3_max_reuse_distance"_key, "FSDP bounds gathers by units"},
-    Loss{"sub_group_size"_key, kBuckets},
-    Loss{"overlap_comm"_key, "FSDP always overlaps communication with computation", "true"},
-    Loss{"contiguous_gradients"_key, "FSDP always keeps a unit's gradients in one buffer"},
-    Loss{"round_robin_gradients"_key, kBuckets},
-    Loss{"fp16_loss_scale"_key, kScaler},
-    Loss{"fp16_initial_scale_power"_key, kScaler},
-    Loss{"fp16_loss_scale_window"_key, kScaler},
-    Loss{"fp16_hysteresis"_key, kScaler},
-    Loss{"fp16_consecutive_hysteresis"_key, kScaler},
-    Loss{"fp16_min_loss_scale"_key, kScaler},
-};
+LossInForm loss_between_versions(int target) {
+  return target == 1 ? &settings::SettingRow::lost_in_fsdp1 : &settings::SettingRow::lost_in_fsdp2;
+}
 
 // Conversion warnings: every setting that has no counterpart in the target form, and every setting
 // whose counterpart behaves differently. A warning begins with the place and the value of the
@@ -140,12 +58,16 @@ class Remarks {
   }
 
   /// Adds a warning for each given setting without a counterpart, unless its value is quiet.
-  void add_losses(std::span<const Loss> losses) {
-    for (const Loss& loss : losses) {
+  void add_losses(LossInForm form) {
+    for (const settings::SettingRow& row : settings::settings_table()) {
+      const auto& [reason, quiet_value] = row.*form;
+      if (reason.empty() || !settings_.given(row)) {
+        continue;
+      }
       const std::string quiet =
-          loss.quiet ? std::string(*loss.quiet) : settings::Settings().canonical(loss.key);
-      if (settings_.given(loss.key) && lower(settings_.canonical(loss.key)) != lower(quiet)) {
-        about(loss.key, "has no counterpart: " + std::string(loss.reason));
+          quiet_value ? std::string(*quiet_value) : settings::Settings().canonical(row);
+      if (lower(settings_.canonical(row)) != lower(quiet)) {
+        about(row, "has no counterpart: " + std::string(reason));
       }
     }
   }
@@ -165,7 +87,7 @@ class Remarks {
     fsdp_checkpoints();
     precision();
     fsdp_training();
-    add_losses(kLostInDeepSpeed);
+    add_losses(&settings::SettingRow::lost_in_deepspeed);
   }
 
   void fsdp_strategy() {
@@ -272,7 +194,7 @@ class Remarks {
     deepspeed_checkpoints();
     precision();
     deepspeed_training();
-    add_losses(kLostInFsdp);
+    add_losses(&settings::SettingRow::lost_in_fsdp);
     for (const DeepSpeedFile::Key& key : source_.deepspeed_file.left_to_program) {
       add(key.where + ": " + key.path + (key.text.empty() ? "" : " ") + key.text +
           " has no counterpart: with FSDP the program has to do it");
@@ -399,12 +321,12 @@ class Remarks {
         about("fsdp_state_dict_type"_key,
               "becomes SHARDED_STATE_DICT: FSDP 2 has no other format with one file per rank");
       }
-      add_losses(kLostInFsdp2);
+      add_losses(loss_between_versions(2));
     } else {
       if (source_.sharding.reshard_size > 0) {
         about("fsdp_reshard_after_forward"_key, "becomes true: FSDP 1 reshards to the whole group");
       }
-      add_losses(kLostInFsdp1);
+      add_losses(loss_between_versions(1));
     }
     group_sizes();
   }
@@ -418,10 +340,8 @@ class Remarks {
 
 }  // namespace
 
-bool is_lost_in_fsdp(int version, settings::SettingKey key) {
-  const std::span<const Loss> losses =
-      version == 1 ? std::span<const Loss>(kLostInFsdp1) : std::span<const Loss>(kLostInFsdp2);
-  return std::ranges::find(losses, key, &Loss::key) != losses.end();
+bool is_lost_in_fsdp(int version, const settings::SettingRow& row) {
+  return !(row.*loss_between_versions(version)).reason.empty();
 }
 
 std::vector<std::string> conversion_remarks(const ConversionSource& source, ConfigForm form) {

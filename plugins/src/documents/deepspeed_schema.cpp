@@ -32,6 +32,11 @@ constexpr settings::SettingRow count(std::string_view path, std::string_view fal
   return key(path, settings::Type::count, fallback, allowed);
 }
 
+constexpr settings::SettingRow filled_in(settings::SettingRow row) {
+  row.program_fills_in = true;
+  return row;
+}
+
 /// A key that only a program can use. row.fallback: DeepSpeed's default, with which the key has no
 /// effect.
 struct ProgramsKey {
@@ -50,8 +55,8 @@ constexpr ProgramsKey refused(const settings::SettingRow& row) {
 // Keys that are not refused do not concern the runtime: logging, data loading, Python modules, and
 // buffers of DeepSpeed's offload to NVMe that the runtime does not have.
 constexpr ProgramsKey kKeys[] = {
-    count("train_batch_size", "", "1.."),
-    count("train_micro_batch_size_per_gpu", "", "1.."),
+    filled_in(count("train_batch_size", "", "1..")),
+    filled_in(count("train_micro_batch_size_per_gpu", "", "1..")),
     refused(flag("prescale_gradients", "false")),
     refused(key("gradient_predivide_factor", settings::Type::real, "1.0", "0..")),
     key("seq_parallel_communication_data_type", settings::Type::choice, "fp32", "fp32|fp16|bf16"),
@@ -181,12 +186,6 @@ constexpr std::array kRenamedPaths = {
     Renamed{"aio.thread_count", "aio.intra_op_parallelism", false},
 };
 
-// Values that the program fills in if they are "auto".
-constexpr std::array kOfProgram = {"train_batch_size"sv, "train_micro_batch_size_per_gpu"sv,
-                                   "zero_optimization.reduce_bucket_size"sv,
-                                   "zero_optimization.stage3_prefetch_bucket_size"sv,
-                                   "zero_optimization.stage3_param_persistence_threshold"sv};
-
 bool has_path(const auto& paths, std::string_view path) {
   return std::ranges::find(paths, path) != paths.end();
 }
@@ -268,11 +267,11 @@ std::vector<std::string_view> names_in(std::string_view block) {
 }
 
 Auto filled_by(std::string_view path) {
-  if (has_path(kOfProgram, path)) {
+  const settings::SettingRow* row = find_key(path);
+  if (row != nullptr && row->program_fills_in) {
     return Auto::program;
   }
   // Accelerate's plugin has the keys of its own file, and mixed_precision for fp16 and bf16.
-  const settings::SettingRow* row = find_key(path);
   const bool is_of_plugin = row != nullptr && (row->section == settings::Section::deepspeed ||
                                                row->exported != settings::Export::never);
   return is_of_plugin || path.ends_with(".enabled") ? Auto::settings : Auto::nobody;

@@ -274,7 +274,6 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect([&] { check_contradictions(settings, result.origin); });
   faults.raise();
   result.sharding = sharding_settings(settings, result.origin, result.identity.world_size);
-  result.deterministic = settings.boolean("deterministic"_key);
   for (const SettingRow& row : settings.table()) {
     if (settings.given(row)) {
       result.sources.emplace(row.key, settings.source(row).where);

@@ -84,8 +84,7 @@ Terms agreed_terms(const settings::RuntimeSettings& settings) {
       {"schedule", in_words(sharding.schedule)},
       {"gathers by copy", number(settings.copy_gathers)},
       {"gathers of NCCL without multiprocessors", number(settings.nccl.zero_sm)},
-      {"shared resources of NCCL", number(settings.nccl.split_share)},
-      {"deterministic", number(settings.deterministic)}};
+      {"shared resources of NCCL", number(settings.nccl.split_share)}};
   for (const settings::SettingRow& row : settings::settings_table()) {
     if (!row.engine.term.empty()) {
       terms.emplace_back(row.engine.term, row.engine.text(sharding));

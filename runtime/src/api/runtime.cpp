@@ -162,7 +162,7 @@ std::string Runtime::summary() const {
         settings.sharding.reshard_size > 1 ? "resharded after forward" : "secondary copy",
         plan.secondary.size());
   }
-  if (settings.deterministic) {
+  if (settings.sharding.deterministic) {
     text += ", deterministic";
   }
   if (settings.check) {

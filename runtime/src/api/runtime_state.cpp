@@ -143,7 +143,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted, ConnectStore
   set_log_settings(read_log_settings(log_words_from_environment()));
   set_log_rank(settings.identity.rank, settings.identity.world_size);
   check_supported(settings);
-  if (settings.deterministic) {
+  if (settings.sharding.deterministic) {
     pin_choices();
   }
   compute = device::open_device(settings);

@@ -116,7 +116,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
                 "this model has an optimizer already: put parameters that need other settings into "
                 "parameter groups of that optimizer");
   }
-  if (program_rule() != nullptr && model_->context().precision.stochastic_rounding) {
+  if (program_rule() != nullptr && model_->context().precision.stochastic) {
     throw Error(
         Errc::not_supported,
         "stochastic rounding is part of the runtime's own optimizers, and cannot be used with "

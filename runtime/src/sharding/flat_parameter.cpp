@@ -113,7 +113,7 @@ device::UpdateArrays FlatParameter::update_arrays(std::int64_t step) {
           .rounded_dtype = layout_.precision.gathered,
           .weight_dtype = stored_,
           .moment_dtype = layout_.precision.moments,
-          .stochastic = layout_.precision.stochastic_rounding,
+          .stochastic = layout_.precision.stochastic,
           // A function of seed, step and position only: every layout rounds alike.
           .noise_key = stream_of("rounding", noise_seed_ + static_cast<std::uint64_t>(step)),
           .noise_first = static_cast<std::uint32_t>(owned().offset)};

@@ -58,7 +58,7 @@ PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType lo
   policy.buffers = policy.gathered;
   // A CPU widens 16-bit weights before use.
   policy.viewed = device == settings::Device::cuda ? policy.gathered : DType::float32;
-  policy.stochastic_rounding = settings.stochastic_rounding && policy.stored != DType::float32;
+  policy.stochastic = settings.stochastic_rounding && policy.stored != DType::float32;
   return policy;
 }
 

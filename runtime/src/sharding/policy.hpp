@@ -21,7 +21,7 @@ struct PrecisionPolicy {
   DType reduced_whole = DType::float32;  ///< gradients during a reduction that all ranks keep
   DType buffers = DType::float32;        ///< registered buffers without a dtype of their own
   bool rounds_initial = false;           ///< initial weights are rounded to `gathered`
-  bool stochastic_rounding = false;      ///< updates of 16-bit `stored` round stochastically
+  bool stochastic = false;               ///< updates of 16-bit `stored` round stochastically
 
   bool operator==(const PrecisionPolicy&) const = default;
 

@@ -434,10 +434,10 @@ TEST_CASE("deterministic is passed on in every mode") {
   for (const std::string origin : {"none", "fsdp", "deepspeed"}) {
     Settings settings;
     CHECK_FALSE(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
-                    .deterministic);
+                    .sharding.deterministic);
     settings.set("deterministic"_key, "true", {Source::Kind::flag, "--deterministic"});
     CHECK(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
-              .deterministic);
+              .sharding.deterministic);
   }
 }
 

@@ -127,7 +127,7 @@ TEST_CASE(
   Runtime::from_settings(settings);
   CHECK(std::getenv("NCCL_ALGO") == nullptr);
   ::setenv("NCCL_PROTO", "LL", 1);
-  settings.deterministic = true;
+  settings.sharding.deterministic = true;
   Runtime::from_settings(settings);
   CHECK(std::string(std::getenv("NCCL_ALGO")) == "Ring");
   CHECK(std::string(std::getenv("NCCL_PROTO")) == "LL");

@@ -109,7 +109,7 @@ TEST_CASE("Runtime::from_environment accepts a plugin") {
   fsdp.deterministic = true;
   const auto runtime = acc::Runtime::from_environment(fsdp);
   CHECK(runtime.settings().sharding.strategy == Strategy::shard_grad_op);
-  CHECK(runtime.settings().deterministic);
+  CHECK(runtime.settings().sharding.deterministic);
   CHECK(runtime.describe().find(", deterministic") != std::string::npos);
   acc::DeepSpeedPlugin zero3;
   zero3.zero_stage = 3;

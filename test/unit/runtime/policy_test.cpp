@@ -88,7 +88,7 @@ TEST_CASE("the three modes of precision, in every combination") {
               .reduced_whole = reduce.reduced.value_or(kF32),
               .buffers = row.gathered,
               .rounds_initial = row.deepspeed && row.mixed != MixedPrecision::no,
-              .stochastic_rounding = chance && row.stored != kF32};
+              .stochastic = chance && row.stored != kF32};
           CAPTURE(std::string(to_string(row.mixed)));
           CAPTURE(std::string(to_string(row.load)));
           CAPTURE(row.deepspeed);

@@ -269,12 +269,12 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       .on_cpu = options.cpu,
       .widens = options.cpu_widens,
       .no_sync = options.no_sync,
-      .save_async = options.save_async,
+      .async_saves = options.save_async,
       .memory_checkpoints = options.memory_checkpoint_every > 0,
       .nvme = options.nvme == "all"         ? Offload::all
               : options.nvme == "optimizer" ? Offload::optimizer
                                             : Offload::none};
-  const bool has_snapshots = size.save_async || size.memory_checkpoints;
+  const bool has_snapshots = size.async_saves || size.memory_checkpoints;
   std::vector<Row> rows = {
       {"strategy", "offload", "parameters", "gradients", "optimizer", "gathered", "buffers"}};
   if (has_snapshots) {

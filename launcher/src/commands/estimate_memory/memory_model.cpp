@@ -48,7 +48,7 @@ class Model {
     }
     add_gathered();
     add_gradient_buffers();
-    if (size_.save_async) {  // replicas write equal parts of what they share
+    if (size_.async_saves) {  // replicas write equal parts of what they share
       place(memory_.snapshot, saved() / size_.num_processes, true);
     }
     if (size_.memory_checkpoints) {

@@ -35,7 +35,7 @@ struct TrainingSize {
   bool prefetches = false;    ///< gathers a unit while another one is in use; on a GPU always
   bool overlaps = true;       ///< reductions run during the backward pass (overlap_comm)
   bool no_sync = false;       ///< accumulates gradients of micro-steps without reducing them
-  bool save_async = false;    ///< checkpoints are written beside the training
+  bool async_saves = false;   ///< checkpoints are written beside the training
   bool memory_checkpoints = false;  ///< memory_checkpoint_every
   Offload nvme = Offload::none;  ///< on the CPU: moments (not those in 8 bits) and separate master
                                  ///< weights, or also the weights, are in files

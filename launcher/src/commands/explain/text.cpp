@@ -5,6 +5,7 @@
 
 #include "acc/base/seconds_text.hpp"
 #include "acc/launcher/explain.hpp"
+#include "acc/settings/settings_table.hpp"
 #include "commands/explain/plan_view.hpp"
 
 #include <fmt/format.h>
@@ -102,10 +103,15 @@ std::string sharding_text(const LaunchPlan& plan) {
   if (sharding.reshard_size > 1) {
     text += ", resharded after forward over " + std::to_string(sharding.reshard_size);
   }
-  if (sharding.quantized_weights || sharding.quantized_gradients) {
-    text += std::string(", ") + (sharding.quantized_weights ? "weights" : "") +
-            (sharding.quantized_weights && sharding.quantized_gradients ? " and " : "") +
-            (sharding.quantized_gradients ? "gradients" : "") + " quantised between machines" +
+  std::string quantised;
+  for (const settings::SettingRow& row : settings::settings_table()) {
+    constexpr std::string_view kPrefix = "quantized_";
+    if (row.key.starts_with(kPrefix) && row.engine.setting(sharding) == "true") {
+      quantised += (quantised.empty() ? "" : " and ") + std::string(row.key.substr(kPrefix.size()));
+    }
+  }
+  if (!quantised.empty()) {
+    text += ", " + quantised + " quantised between machines" +
             (plan.layout.num_machines == 1 ? " (no effect on one machine)" : "");
   }
   return text;

@@ -78,6 +78,14 @@ struct EngineField {
   std::string (*setting)(const ShardingSettings& sharding) = nullptr;
 };
 
+/// A setting without a counterpart in another form of the configuration.
+struct Loss {
+  std::string_view reason = {};  ///< second half of the warning; empty: there is a counterpart
+  /// Value whose loss changes nothing, because the other form always does this; absent: the
+  /// default.
+  std::optional<std::string_view> quiet = {};
+};
+
 /// One setting. All code that reads, writes, checks or describes a setting uses its row: flags,
 /// YAML and JSON files, environment variables, `--help`, `explain` and the pages in docs/; fields
 /// of plugins, the settings of the runtime, and what ranks and machines must agree on.
@@ -102,6 +110,11 @@ struct SettingRow {
   /// Local paths, and options that select machines: the only settings of the sharding mode that may
   /// differ between machines.
   bool of_one_machine = false;
+  bool program_fills_in = false;  ///< if it is "auto" in the DeepSpeed JSON file
+  Loss lost_in_deepspeed = {};
+  Loss lost_in_fsdp = {};   ///< what DeepSpeed has and FSDP has not
+  Loss lost_in_fsdp1 = {};  ///< what the other version of FSDP has
+  Loss lost_in_fsdp2 = {};
   PluginField plugin = {};
   EngineField engine = {};
 };

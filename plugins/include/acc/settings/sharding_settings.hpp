@@ -59,6 +59,30 @@ struct NvmeSettings {
   bool operator==(const NvmeSettings&) const = default;
 };
 
+/// Type in which gradients are communicated (DeepSpeed's communication_data_type).
+enum class ReduceDtype { fp32, fp16, bf16 };
+
+ACC_API std::string_view to_string(ReduceDtype value) noexcept;
+
+/// Fields that both plugins have: arithmetic and optimizer steps. A field that is not set keeps the
+/// launcher's value.
+struct TrainingFields {
+  std::optional<MixedPrecision> mixed_precision;
+  std::optional<ReduceDtype> reduce_dtype;
+  std::optional<bool> quantized_weights;
+  std::optional<bool> quantized_gradients;
+  std::optional<NanPolicy> nan_policy;
+  std::optional<bool> stochastic_rounding;
+  std::optional<bool> deterministic;
+  std::optional<bool> save_async;
+  std::optional<std::int64_t> memory_checkpoint_every;
+  std::optional<std::int64_t> memory_checkpoint_rate;
+  std::optional<int> gradient_accumulation_steps;
+  std::optional<double> gradient_clipping;
+
+  bool operator==(const TrainingFields&) const = default;
+};
+
 /// The sharding settings that FSDP and DeepSpeed configurations are both translated to. The runtime
 /// knows only these. Counts are elements, not bytes, unless the name says otherwise.
 struct ShardingSettings {
@@ -81,6 +105,7 @@ struct ShardingSettings {
   bool quantized_weights = false;
   bool quantized_gradients = false;
   bool stochastic_rounding = false;  ///< for weights that are stored in 16 bits
+  bool deterministic = false;        ///< two runs with the same layout give bitwise equal results
   /// As DeepSpeed: loaded weights are rounded to 16 bits before the fp32 master copy is made.
   bool round_initial_weights = false;
   LossScaling loss_scaling;
@@ -205,8 +230,6 @@ struct RuntimeSettings {
   /// ACC_SHARE_GPUS=1: ranks may share GPUs if a machine has more ranks than GPUs; without it that
   /// is an error.
   bool share_gpus = false;
-  /// ACC_DETERMINISTIC=1: two runs with the same layout give bitwise equal results.
-  bool deterministic = false;
   /// ACC_CHECK=1, or `debug` if ACC_CHECK is unset: gathered weights are read-only in a scope and
   /// inaccessible outside of one, so that a wrong access of the program is reported. No effect on a
   /// GPU.

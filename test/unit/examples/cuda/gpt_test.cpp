@@ -136,7 +136,7 @@ TEST_CASE("activation checkpointing, with and without offload, does not change t
   for (const auto precision :
        {acc::settings::MixedPrecision::no, acc::settings::MixedPrecision::bf16}) {
     auto settings = on_gpu(precision, 2);
-    settings.deterministic = true;
+    settings.sharding.deterministic = true;
     const auto plain = short_run(settings, 2);
     settings.sharding.activation_checkpointing = true;
     for (const bool offload : {false, true}) {
@@ -188,7 +188,7 @@ TEST_CASE("CUDA graphs do not change the results, and replace most launches") {
   for (const Case& each : cases) {
     CAPTURE(acc::settings::to_string(each.precision));
     auto settings = on_gpu(each.precision, 2);
-    settings.deterministic = true;  // cuDNN's order of sums
+    settings.sharding.deterministic = true;  // cuDNN's order of sums
     settings.sharding.activation_checkpointing = each.checkpointing;
     constexpr int kSteps = 4;
     const long start = issued();

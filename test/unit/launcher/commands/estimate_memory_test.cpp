@@ -309,7 +309,7 @@ TEST_CASE("estimate-memory: rules for matrices: arrays of a unit, of the root, a
 TEST_CASE("estimate-memory: states in 8 bits, and their snapshot in float32") {
   commands::TrainingSize size = four_gpus();
   size.states_8bit = true;
-  size.save_async = true;
+  size.async_saves = true;
   const commands::RankMemory memory =
       commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
   CHECK(memory.optimizer == (2 * kParameters + 4 * 2 * kParameters / 256) / 4);
@@ -349,7 +349,7 @@ TEST_CASE("estimate-memory: gradients accumulated under no_sync are not sharded"
 
 TEST_CASE("estimate-memory: with save_async each rank has a copy of what it writes") {
   commands::TrainingSize size = four_gpus();
-  size.save_async = true;
+  size.async_saves = true;
   for (const Strategy strategy : {Strategy::no_shard, Strategy::full_shard}) {
     const commands::RankMemory memory =
         commands::rank_memory(size, strategy, commands::Offload::none);
