@@ -57,7 +57,7 @@ class Training:
 
     def join(self, node):
         args = self.args
-        train = [args.bin / "train_gpt", "--data", ROOT / "docs", "--once_per_epoch", "--layers", 2, "--dim",
+        train = [args.bin / "train_gpt", "--data", self.folder / "text", "--once_per_epoch", "--layers", 2, "--dim",
                  128, "--heads", 4, "--seq_len", 64, "--global_batch", 12, "--lr", 1e-3, "--steps", args.steps,
                  "--checkpoint", self.folder / self.name, "--checkpoint_every", args.disk_every, "--metrics",
                  self.metrics]
@@ -193,6 +193,8 @@ def main():
     if why := hosts.why_impossible():
         sys.exit(f"bench/lost_machines.py: {why}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-lost-"))
+    texts = sorted((elastic.ROOT / "docs").glob("*.md"))  # a copy: each machine that joins reads the same
+    (folder / "text").write_bytes(b"".join(each.read_bytes() for each in texts))
     try:
         with hosts.Cluster(["head", *NODES, SPARE]) as cluster:
             cluster["head"].start([args.bin / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port",

@@ -9,6 +9,7 @@ the same number of machines in each step, and each sample is used once in the st
 """
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ NODES, SPARES = ["node0", "node1", "node2"], ["node3", "node4"]
 PORT = 29500
 ENDLESS = 1000000
 HEARTBEAT_S = 3
+WINDOWS, SEQ_LEN = 40, 16
 SPARING = ["--rejoin", "--spares", len(SPARES), "--max_restarts", 5]
 REJOINING = ["--rejoin", "--max_restarts", 50]
 REPLICAS = ["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 200]
@@ -45,6 +47,12 @@ FAULTS = {
                                        ("lose", "node1"), ("join", "node1")],
     "power cut of another while one is admitted": [("lose", "node1"), ("lost", "node1"), ("join", "node1"),
                                                    ("starts", "node1"), ("lose", "node0"), ("join", "node0")],
+    "partition of another while one is admitted": [("lose", "node1"), ("lost", "node1"), ("join", "node1"),
+                                                   ("starts", "node1"), ("cut", "node2"), ("lost", "node2"),
+                                                   ("heal", "node2")],
+    "freeze of another while one is admitted": [("lose", "node1"), ("lost", "node1"), ("join", "node1"),
+                                                ("starts", "node1"), ("freeze", "node2"), ("lost", "node2"),
+                                                ("thaw", "node2")],
 }
 # Of them those of machines with different numbers of workers.
 UNEVEN = ["freeze longer than the heartbeat", "power cut of two in turn"]
@@ -66,8 +74,8 @@ class Training:
     def join(self, node):
         if self.cluster[node].init is None:
             self.cluster[node].boot()
-        train = [self.programs / "train_gpt", "--data", ROOT / "docs", "--layers", 1, "--heads", 2, "--dim", 16,
-                 "--seq_len", 16, "--global_batch", 12, "--once_per_epoch", "--lr", "1e-3", "--steps", self.steps, "--checkpoint",
+        train = [self.programs / "train_gpt", "--data", self.folder / "text", "--layers", 1, "--heads", 2, "--dim", 16,
+                 "--seq_len", SEQ_LEN, "--global_batch", 12, "--once_per_epoch", "--lr", "1e-3", "--steps", self.steps, "--checkpoint",
                  self.folder / self.name, "--checkpoint_every", ENDLESS, "--metrics", self.metrics]
         together = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"head:{PORT}", "--rdzv_id",
                     f"{self.name} {self.steps}", "--rdzv_conf",
@@ -203,6 +211,8 @@ def main():
         return SKIPPED
     programs = pathlib.Path(sys.argv[1]).resolve()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-rejoin-"))
+    # No file of the source tree: machines that join later, and the runs to compare with, must read the same.
+    (folder / "text").write_bytes(random.Random(7).randbytes(WINDOWS * SEQ_LEN + 1))
     try:
         with hosts.Cluster(["head", *NODES, *SPARES]) as cluster:
             cluster["head"].start([programs / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port", PORT

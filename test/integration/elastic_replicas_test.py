@@ -3,7 +3,8 @@
 PROGRAM: train_gpt with the library AT_OPEN, or train_replicas.py with the Python package.
 
 Each launcher of a job stands for a machine. The workers of the others keep their processes. The losses equal those of
-runs with the same number of machines in each step, bit for bit, and those of an undisturbed run to rounding."""
+runs with the same number of machines in each step, bit for bit, and those of an undisturbed run to rounding. Each sample
+is used once in the steps that are kept."""
 
 import importlib.util
 import os
@@ -23,6 +24,12 @@ PRELOAD = []  # flags
 def end_well(machines):
     for each in machines.running:
         assert each.returncode is not None or each.wait(DEADLINE) == 0, f"{each.returncode}: {machines.output()}"
+
+
+def check_samples(record):
+    proof = subprocess.run([ACCLAUNCH, "data", "check", record], text=True, timeout=DEADLINE, capture_output=True)
+    assert proof.returncode == 0, proof.stdout + proof.stderr
+    print(proof.stdout, end="", flush=True)
 
 
 def run_to_the_end(folder, count, workers, strategy, steps, name):
@@ -47,7 +54,7 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
     """changes: numbers of launchers that are killed; None for a machine that joins."""
     machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed",
                          flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300,
-                                "--memory_checkpoint_every", every, *PRELOAD])
+                                "--memory_checkpoint_every", every, "--data_record", folder / "record", *PRELOAD])
     try:
         machines.train()
         present = count
@@ -78,6 +85,7 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
     for step, loss in found.items():
         assert loss == reference[step], (step, stretches(steps, workers), loss, reference[step])
         assert abs(loss - undisturbed[step]) < 1e-4, (step, loss, undisturbed[step])
+    check_samples(folder / "record")
     print(*re.findall(r"resuming from[^\n]*|starting anew[^\n]*", text), sep="\n", flush=True)
 
 

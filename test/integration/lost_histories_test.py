@@ -12,13 +12,12 @@ import pathlib
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
-from elastic_replicas_test import end_well, run_to_the_end
-from memory_machines_test import ACCLAUNCH, DEADLINE, Rejoining
+from elastic_replicas_test import check_samples, end_well, run_to_the_end
+from memory_machines_test import DEADLINE, Rejoining
 from run_metrics import kept_steps, losses, steps_of, stretches
 
 SERIES = 1000000  # steps from one checkpoint on disk to the next: there is none but the last
@@ -117,9 +116,7 @@ class History:
             found = losses(self.metrics)  # also of steps that were made again
         for number, last in stretches(steps, self.workers):
             run_to_the_end(folder, number, self.workers, self.strategy, last, "reference")
-        proof = subprocess.run([ACCLAUNCH, "data", "check", folder / "record"], text=True, timeout=DEADLINE,
-                               capture_output=True)
-        assert proof.returncode == 0, f"{proof.stdout}{proof.stderr}after {self.events}\n{self.machines.output()}"
+        check_samples(folder / "record")
         reference = losses(folder / "reference.jsonl")
         last = max(steps)  # later ones were made again, and not to their end
         apart = [step for step, loss in found.items() if step <= last and loss != reference[step]]

@@ -40,9 +40,10 @@ data::Recording recording_of(const settings::RuntimeSettings& settings) {
           .world_size = settings.identity.world_size};
 }
 
-/// What orders without a runtime record; null until there is one. Used by the thread that trains.
-std::shared_ptr<data::Recording>& recording_of_process() {
-  static std::shared_ptr<data::Recording> recording;
+/// What orders without a runtime record: what the runtime of the process does, if there is one.
+/// Used by the thread that trains.
+const std::shared_ptr<data::Recording>& recording_of_process() {
+  static const auto recording = std::make_shared<data::Recording>();
   return recording;
 }
 
@@ -50,7 +51,7 @@ std::shared_ptr<data::Recording>& recording_of_process() {
 
 void detail::RuntimeState::begin_recording() {
   *recording = recording_of(settings);
-  if (recording_of_process() != nullptr) {  // the ranks of the process are those of its runtime
+  if (!recording->folder.empty()) {
     *recording_of_process() = *recording;
   }
 }
@@ -62,10 +63,10 @@ DataOrder::DataOrder(const Runtime& runtime, DataOptions options)
 DataOrder DataOrder::from_environment(DataOptions options) {
   DataOrder order(std::move(options));
   if (process_variable(kDataRecordVariable)) {
-    auto& recording = recording_of_process();
-    if (recording == nullptr) {
-      recording = std::make_shared<data::Recording>(
-          recording_of(settings::settings_from_environment(settings::current_environment())));
+    const auto& recording = recording_of_process();
+    if (recording->folder.empty()) {
+      *recording =
+          recording_of(settings::settings_from_environment(settings::current_environment()));
     }
     order.state_ = std::make_unique<detail::DataOrderState>(order.options(), recording);
   }

@@ -101,11 +101,19 @@ class Check {
     }
   }
 
-  /// Finds the attempts that the newest one has gone on from.
+  /// Finds the attempts that the newest one has gone on from. None has gone on from the newest one,
+  /// whatever the clocks of the machines say.
   void follow_back() {
+    std::set<std::string> parents;
+    for (const auto& [name, each] : attempts_) {
+      parents.insert(each.from);
+    }
+    const auto age = [&](const Attempt& each) {
+      return std::pair(parents.contains(each.name), -each.time);
+    };
     const Attempt* attempt = nullptr;
     for (const auto& [name, each] : attempts_) {
-      attempt = attempt == nullptr || each.time > attempt->time ? &each : attempt;
+      attempt = attempt == nullptr || age(each) < age(*attempt) ? &each : attempt;
     }
     std::optional<Position> end;
     std::set<const Attempt*> seen;

@@ -156,13 +156,21 @@ void train(const fs::path& folder, const DataOptions& options = of(50)) {
 TEST_CASE("data check: a training of three attempts has used each sample once") {
   const TemporaryFolder folder;
   train(folder.path());
-  const Verdict found = verdict(folder.path());
-  CHECK(text_of(found) ==
-        "attempts: 3, of which 3 are part of the training; batches: 12 kept, 3 made again by a "
-        "later attempt\n"
-        "epoch 0: 50 samples, each used once\n"
-        "epoch 1: 50 samples, each used once\n"
-        "epoch 2: 7 of 50 samples, none twice\n");
+  const std::string expected =
+      "attempts: 3, of which 3 are part of the training; batches: 12 kept, 3 made again by a "
+      "later attempt\n"
+      "epoch 0: 50 samples, each used once\n"
+      "epoch 1: 50 samples, each used once\n"
+      "epoch 2: 7 of 50 samples, none twice\n";
+  CHECK(text_of(verdict(folder.path())) == expected);
+
+  // The clock of the machine of the last attempt is behind.
+  const fs::path last = folder.path() / "data.a2.rank0.jsonl";
+  std::string content = acc::test::file_text(last);
+  const auto at = content.find("\"time\":");
+  REQUIRE(at != std::string::npos);
+  acc::test::write_text(last, content.insert(at + 7, "1,\"of_clock\":"));
+  CHECK(text_of(verdict(folder.path())) == expected);
 }
 
 TEST_CASE("data check: 200 trainings that are killed and resized") {
