@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transfers of an optimizer's step with its state on NVMe: DeepSpeed's async_io and the runtime's file memory.
 
-Both read and write the same bytes of one file through buffers of block_size * queue_depth bytes, in the order of a step:
-while a piece is in use, the next one is read and the last one written. DeepSpeed has one handle for reads and one for
-writes, as in its pipelined optimizer swapper. Nothing is computed. The two run in turn; medians. Needs DeepSpeed, libaio
-with its headers and a C++ compiler, which DeepSpeed calls at its first use."""
+Both read and write the same bytes of one file through buffers of block_size * queue_depth bytes, in the order of a
+step: while a piece is in use, the next one is read and the last one written. DeepSpeed has one handle for reads and one
+for writes, as in its pipelined optimizer swapper. Nothing is computed. The two run in turn; medians. Needs DeepSpeed,
+libaio with its headers and a C++ compiler, which DeepSpeed calls at its first use."""
 import argparse
 import json
 import os

@@ -153,8 +153,10 @@ def _with_shared(parameters, arrays, mesh):
 
 def _share_scales(optimizer, parameters, mesh):
     """Gives all ranks the scales that one has computed. Collective."""
-    every = [(each, optimizer.state[each][key]) for each in parameters for key in _SCALES
-             if key in optimizer.state[each]]
+    every = [(each, optimizer.state[each][key]) for each in parameters if each.dim() > 0  # each rank has all of others
+             for key in _SCALES if key in optimizer.state[each]]
+    if not every:
+        return
     sums = []
     for parameter, scales in every:
         span, own = _Span(parameter), torch.zeros_like(scales)
