@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--rejoin` with `--engine acc`. A lost rank ends the program of each other rank by an exception. This module then begins
-the program again in the same process: so all ranks make the same calls as the processes that have the ranks that were
-lost, and go on from where they go on (docs/engine.md, "Ranks that are lost")."""
+"""`--rejoin` with `--engine acc`. A lost rank ends the program of each other rank by an exception. This module then
+begins the program again in the same process: so all ranks make the same calls as the processes that have the ranks that
+were lost, and go on from where they go on (docs/engine.md, "Ranks that are lost")."""
 
 import contextlib
 import ctypes as c
@@ -26,10 +26,10 @@ from acclaunch._library import (AccConnectionError, AccTimeoutError, CollectiveE
                                 sized)
 
 _log = logging.getLogger("acclaunch")
-_GOES_ON, _LOST, _LAST = range(3)  # acc_epoch_state
+_GOES_ON, _LOST, _LAST, _ENDED = range(4)  # acc_epoch_state
 _UNTIL_KNOWN_MS, _UNTIL_REPLACED_MS = 30_000, 30 * 60 * 1000  # torch's timeout of a group
 _Meeting = sized("Meeting", ("epoch", c.c_uint32), ("host", c.c_char_p), ("port", c.c_int32), ("secret", c.c_char_p),
-                 ("restart_count", c.c_int32))
+                 ("restart_count", c.c_int32), ("machine_rank", c.c_int32), ("num_machines", c.c_int32))
 _CALLS = {
     "acc_membership_open": (c.c_char_p, c.POINTER(c.c_void_p)),
     "acc_membership_enter": (c.c_void_p, c.c_int64, c.POINTER(_Meeting)),
@@ -50,8 +50,8 @@ def _sockets():
 
 
 class _Connections:
-    """The sockets of torch's process groups and stores in one epoch. Gloo waits for ever for a machine that has lost its
-    power, and for a rank that waits for no one any more."""
+    """The sockets of torch's process groups and stores in one epoch. Gloo waits for ever for a machine that has lost
+    its power, and for a rank that waits for no one any more."""
 
     def __init__(self):
         self.known, self.before = set(), None
@@ -95,6 +95,13 @@ class _Membership:
         meeting = _Meeting()
         library().membership_enter(self.handle, _UNTIL_REPLACED_MS, meeting)
         self.epoch, self.stores, self.connections = meeting.epoch, [], _Connections()
+        self.is_elastic = meeting.num_machines > 0
+        if self.is_elastic:
+            ranks, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+            os.environ.update(GROUP_RANK=str(meeting.machine_rank), GROUP_WORLD_SIZE=str(meeting.num_machines),
+                              RANK=str(meeting.machine_rank * ranks + local_rank),
+                              WORLD_SIZE=str(meeting.num_machines * ranks))
+            os.environ.update(ROLE_RANK=os.environ["RANK"], ROLE_WORLD_SIZE=os.environ["WORLD_SIZE"])
         threading.Thread(target=self._watch, args=(self.epoch, self.connections), daemon=True, name="acc epoch").start()
         os.environ.update(MASTER_ADDR=meeting.host.decode(), MASTER_PORT=str(meeting.port),
                           ACC_JOB_SECRET=meeting.secret.decode(), ACC_MEMBERSHIP=f"{self.path}@{meeting.epoch}",
@@ -105,8 +112,8 @@ class _Membership:
         handle, meeting, state = self._open(), _Meeting(), _LOST
         with contextlib.suppress(Error):
             library().membership_enter(handle, 0, meeting)
-            while meeting.epoch == epoch and (state := self._state(60_000, handle)) == _GOES_ON:
-                pass
+            while meeting.epoch == epoch and (state := self._state(60_000, handle)) in (_GOES_ON, _ENDED):
+                time.sleep(0.2 if state == _ENDED else 0)
         if state == _LOST:
             connections.end()
 
@@ -114,11 +121,15 @@ class _Membership:
         library().membership_joined(self.handle, int(os.environ["LOCAL_RANK"]))
 
     def has_lost(self, error):
-        """True if the program has ended by this error because ranks are lost. A connection may end before the launcher
-        knows."""
+        """True if the program has ended by this error because ranks are lost, or leave. A connection may end before the
+        launcher knows."""
         waits = any(isinstance(each, (AccConnectionError, AccTimeoutError, CollectiveError, ConnectionError,
                                       dist.DistError)) or "gloo" in str(each) for each in _chain(error))
-        return isinstance(error, Exception) and self._state(_UNTIL_KNOWN_MS if waits else 0) == _LOST
+        return isinstance(error, Exception) and self._state(_UNTIL_KNOWN_MS if waits else 0) in (_LOST, _ENDED)
+
+    def is_left(self):
+        """True if machines join, and the ranks are to leave the epoch after their step."""
+        return self.is_elastic and self._state(0) == _ENDED
 
     def check(self):
         if self._state(0) != _GOES_ON:
@@ -255,7 +266,8 @@ def _leave_groups():
 
 
 def _begin_again(membership, program, hook, kind, error, trace):
-    """In place of sys.excepthook, which is `hook`. Torch calls it by a hook of its own, in which sys.stderr is a buffer."""
+    """In place of sys.excepthook, which is `hook`. Torch calls it by a hook of its own, in which sys.stderr is a
+    buffer."""
     while membership.has_lost(error):
         _log.info("the program begins again after the loss of a rank", exc_info=error)
         _leave_groups()
@@ -282,7 +294,8 @@ def _without_own_frames(trace):
 
 
 def _meet_in_epoch(membership):
-    """Gives torch an _EpochStore, notes the connections that it opens, and tells the launcher when the ranks have met."""
+    """Gives torch an _EpochStore, notes the connections that it opens, and tells the launcher when the ranks have
+    met."""
     rendezvous, c10d = sys.modules["torch.distributed.rendezvous"], dist.distributed_c10d
     create_store, init, make = (rendezvous._create_c10d_store, c10d.init_process_group, c10d._new_process_group_helper)
 
@@ -305,11 +318,15 @@ def _meet_in_epoch(membership):
     c10d.init_process_group = dist.init_process_group = init_process_group
 
 
+membership = None  # of this process
+
+
 def install():
     """In the processes of a job with --rejoin: in a worker, but not in what it starts."""
     path = os.environ.get("ACC_MEMBERSHIP", "")
     if not path.startswith(f"required:/proc/{os.getppid()}/") or multiprocessing.parent_process() is not None:
         return
+    global membership
     program, membership = _Program(), _Membership(path)
     membership.enter()
     _meet_in_epoch(membership)

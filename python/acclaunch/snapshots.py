@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
-from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, say
+from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError, say
 from acclaunch._parameters import aligned
 from acclaunch._runtime import from_bytes, to_bytes
 
@@ -36,9 +36,17 @@ _TENSOR = "acc.tensor"
 made = False  # True when the program has made Snapshots
 
 
+def _membership():
+    """That of a job whose ranks may be others when the program begins again (--elastic_replicas); else None."""
+    membership = getattr(sys.modules.get("acclaunch._rejoin"), "membership", None)
+    return membership if membership is not None and membership.is_elastic else None
+
+
 def _mesh_of(tensor):
+    """What identifies the mesh and the placements of a DTensor; where the number of replicas may change, without it."""
     mesh = tensor.device_mesh
-    return [mesh.mesh.tolist(), list(mesh.mesh_dim_names or ()), [repr(each) for each in tensor.placements]]
+    return [mesh.mesh.tolist() if _membership() is None else mesh.shape[-1], list(mesh.mesh_dim_names or ()),
+            [repr(each) for each in tensor.placements]]
 
 
 def _mapped(function, value):
@@ -259,10 +267,13 @@ class _Memory:
 
     def read(self, step):
         """(meta, copies of the tensors) of the snapshot of a step in `steps`."""
+        return _restored(*self.image(step)[::-1])
+
+    def image(self, step):
+        """The size of the meta, and all bytes, of the snapshot of a step in `steps`."""
         place = next(each for each in self._places() if each is not None and each.step == step)
         memory = self._mapped(place.start + place.nbytes)
-        values = torch.frombuffer(memory, dtype=torch.uint8)[place.start:place.start + place.nbytes]
-        return _restored(values, place.meta_nbytes)
+        return place.meta_nbytes, torch.frombuffer(memory, dtype=torch.uint8)[place.start:place.start + place.nbytes]
 
 
 class Snapshots:
@@ -278,7 +289,8 @@ class Snapshots:
     def __init__(self, **objects):
         global made
         made = True
-        self.objects = {"acc.random": _RandomState()}
+        self.random = _RandomState()
+        self.objects = {"acc.random": self.random}
         for name, each in objects.items():
             if any(cls.__name__ in ("DeepSpeedEngine", "ZeROOptimizer") for cls in type(each).__mro__):
                 raise NotSupportedError(f"Snapshots: {name} is a {type(each).__name__} of DeepSpeed, whose state is "
@@ -298,10 +310,13 @@ class Snapshots:
                                        "CheckpointSeries.keep_in_memory)")
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
         self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
+        self.membership = _membership()
+        # The ranks of a machine, if all machines have as many: the next one has copies of their snapshots. Of replicas
+        # each machine has the same.
+        self.each_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        self.copies = self.membership is None and self.each_machine < self.ranks \
+            and not os.environ.get("ACC_LOCAL_WORLD_SIZES") and torch.device("cpu") in dist.group.WORLD._device_types
         self.memory = self._open() if self.every else None
-        each_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-        # Where each rank keeps a copy of another one's snapshot: on the next machine, if all have as many ranks.
-        self.distance = each_machine if each_machine < self.ranks and not os.environ.get("ACC_LOCAL_WORLD_SIZES") else 0
 
     def _open(self):
         """The memory of this rank; None on all ranks if one has none. Collective."""
@@ -309,7 +324,8 @@ class Snapshots:
         memory = refused = lacking = None
         try:
             if own < len(paths) and paths[own]:
-                memory = _Memory(paths[own], self.rank, self.ranks)
+                memory = _Memory(paths[own], *((self.rank, self.ranks) if self.membership is None else
+                                               (own, self.each_machine)))
             else:
                 lacking = "the launcher has given none"
         except NotSupportedError as error:
@@ -342,8 +358,16 @@ class Snapshots:
     def keep(self, step):
         """Copies the states if `step`, the number of steps made, is a multiple of memory_checkpoint_every. All ranks
         call it after the same steps; returns True if it has copied. Of the last two snapshots that were begun one is
-        always whole on all ranks. Raises InvalidArgumentError, with the name, for a state that could not be loaded."""
-        return self.memory is not None and step % self.every == 0 and self._keep(step)
+        always whole on all ranks. Raises InvalidArgumentError, with the name, for a state that could not be loaded;
+        PeerLostError if the ranks of an elastic job (--elastic_replicas) change now, for which all ranks keep any step:
+        the engine begins the program again."""
+        if self.memory is None:
+            return False
+        leaves = self.membership is not None and any(self._all(self.membership.is_left()))
+        kept = (leaves or step % self.every == 0) and self._keep(step)
+        if leaves:
+            raise PeerLostError("the membership of the job changes after this step")
+        return kept
 
     def _keep(self, step):
         tensors = []
@@ -360,7 +384,7 @@ class Snapshots:
                              **values})
 
         copied = {}
-        if self.distance:
+        if self.copies:
             copied["copied"], copy = self._exchange(meta(), tensors)
             tensors.append(copy)
         if self.ranks > 1:
@@ -375,7 +399,7 @@ class Snapshots:
     def _exchange(self, meta, tensors):
         """Sends a snapshot to the next machine. Returns that of a rank of the machine before: the size of its meta, and
         its bytes. Collective."""
-        to, from_ = ((self.rank + each) % self.ranks for each in (self.distance, -self.distance))
+        to, from_ = ((self.rank + each) % self.ranks for each in (self.each_machine, -self.each_machine))
         image = torch.zeros(_nbytes(meta, tensors), dtype=torch.uint8)
         _store(image, meta, tensors)
         sizes = self._all((len(meta), image.numel()))
@@ -385,16 +409,16 @@ class Snapshots:
             work.wait()
         return meta_nbytes, copy
 
-    def _read(self, step, lacking):
-        """The snapshot of a step. lacking: the ranks that get theirs from the next machine. Collective."""
-        meta, tensors = self.memory.read(step) if self.rank not in lacking else (None, None)
-        for rank in lacking:
-            holder = (rank + self.distance) % self.ranks
-            sizes = torch.tensor([meta["copied"], tensors[-1].numel()] if self.rank == holder else [0, 0])
+    def _read(self, step, holders):
+        """The snapshot of a step. holders: by rank that lacks it, the one that sends it. Collective."""
+        meta, tensors = self.memory.read(step) if self.rank not in holders else (None, None)
+        for rank, holder in holders.items():
             if self.rank == holder:
-                dist.send(sizes, rank)
-                dist.send(tensors[-1], rank)
+                nbytes, image = (meta["copied"], tensors[-1]) if self.copies else self.memory.image(step)
+                dist.send(torch.tensor([nbytes, image.numel()]), rank)
+                dist.send(image, rank)
             elif self.rank == rank:
+                sizes = torch.empty(2, dtype=torch.int64)
                 dist.recv(sizes, holder)
                 image = torch.empty(int(sizes[1]), dtype=torch.uint8)
                 dist.recv(image, holder)
@@ -402,14 +426,18 @@ class Snapshots:
         return meta["objects"], tensors
 
     def _whole(self, every):
-        """The newest step that all ranks have, or the machines after them, and the ranks that lack it; (None, ()) if
+        """The newest step that all ranks have or can get, and by rank that lacks it, one that sends it; (None, {}) if
         there is none. every: the steps of each rank."""
         for step in sorted(set.union(*every), reverse=True):
-            lacking = [rank for rank, steps in enumerate(every) if step not in steps]
-            if not lacking or self.distance and all(step in every[(rank + self.distance) % self.ranks]
-                                                    for rank in lacking):
-                return step, lacking
-        return None, ()
+            having = [rank for rank, steps in enumerate(every) if step in steps]
+            holders = {}
+            for rank in sorted(set(range(self.ranks)).difference(having)):
+                places = [(rank + self.each_machine) % self.ranks] if self.copies else \
+                    [] if self.membership is None else range(rank % self.each_machine, self.ranks, self.each_machine)
+                holders[rank] = next((each for each in places if each in having), None)
+            if None not in holders.values():
+                return step, holders
+        return None, {}
 
     def resume(self):
         """Loads the newest snapshot that all ranks have, and returns its step; 0 if there is none, with a line that
@@ -419,7 +447,7 @@ class Snapshots:
         if self.memory is None:
             return 0
         every = self._all(self.memory.steps())
-        step, lacking = self._whole(every)
+        step, holders = self._whole(every)
         self.memory.forget_after(-1 if step is None else step)
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         if self.rank == 0 and (step is not None or restarts):
@@ -427,17 +455,18 @@ class Snapshots:
             say(f"no snapshot in memory of rank {without} of {self.ranks}" if step is None and without else
                 "no snapshot in memory that all ranks have" if step is None else
                 f"resuming from step {step} in memory" + (
-                    f"; {len(lacking)} snapshots from other machines" if lacking else ""))
+                    f"; {len(holders)} snapshots from other machines" if holders else ""))
         if step is None:
             return 0
-        packed, tensors = self._read(step, lacking)
+        packed, tensors = self._read(step, holders)
         places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
                   if isinstance(each, DTensor)}
         if list(packed) != list(self.objects):
             raise ConfigError(f"the snapshot is of {', '.join(packed)}, and the program names "
                               f"{', '.join(self.objects)}")
         for name, each in self.objects.items():
-            each.load_state_dict(_unpacked(packed[name], tensors, places))
-        if lacking:
+            if each is not self.random or self.copies or self.rank not in holders:  # else those of another rank
+                each.load_state_dict(_unpacked(packed[name], tensors, places))
+        if holders:
             self._keep(step)  # each machine has its part before the next one can be lost
         return step

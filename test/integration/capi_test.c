@@ -466,6 +466,25 @@ static void expect_series(const Program* p, const char* parent) {
   expect_save_beside(p, parent);
 }
 
+static void expect_membership(void) {
+  acc_membership* membership = NULL;
+  acc_meeting meeting = ACC_MEETING_INITIALIZER;
+  int32_t state = -1;
+  EXPECT(acc_membership_open("/dev/null", &membership) == ACC_CONFIG);
+  const char* page = getenv("ACC_MEMBERSHIP");
+  if (page == NULL) {
+    return; /* of a job with one worker */
+  }
+  EXPECT_OK(acc_membership_open(page, &membership));
+  EXPECT_OK(acc_membership_enter(membership, 0, &meeting));
+  EXPECT(meeting.num_machines == 0);
+  EXPECT_OK(acc_membership_state(membership, 0, &state));
+  EXPECT(state == ACC_EPOCH_GOES_ON);
+  EXPECT_OK(acc_membership_joined(membership, 0));
+  EXPECT(acc_membership_enter(membership, 0, &meeting) == ACC_TIMEOUT); /* no other epoch */
+  acc_membership_free(membership);
+}
+
 int main(int argc, char** argv) {
   EXPECT(argc == 2);
   char folder[4096];
@@ -490,6 +509,7 @@ int main(int argc, char** argv) {
   expect_files(&p, argv[1]);
   expect_file_memory(argv[1]);
   expect_series(&p, argv[1]);
+  expect_membership();
   const int is_alone = acc_runtime_world_size(p.runtime) == 1;
   destroy(&p);
   expect_plugins(is_alone);

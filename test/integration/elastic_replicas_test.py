@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""elastic_replicas_test.py ACCLAUNCH PROGRAM DAEMON AT_OPEN|PACKAGE: machines that leave a job of replicas and come back.
-PROGRAM: train_gpt with the library AT_OPEN, or train_replicas.py with the Python package.
+"""elastic_replicas_test.py ACCLAUNCH PROGRAM DAEMON AT_OPEN|PACKAGE: machines that leave a job of replicas and return.
+PROGRAM: train_gpt with the library AT_OPEN, or train_replicas.py or train_engine.py with the Python package.
 
 Each launcher of a job stands for a machine. The workers of the others keep their processes. The losses equal those of
 runs with the same number of machines in each step, bit for bit, and those of an undisturbed run to rounding. Each sample
 is used once in the steps that are kept."""
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -15,10 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-from memory_machines_test import ACCLAUNCH, DEADLINE, TRAIN_GPT, Machines, Rejoining, text_of
+from memory_machines_test import ACCLAUNCH, DEADLINE, FLAGS, TRAIN_GPT, Machines, Rejoining, text_of, use_python
 from run_metrics import kept_steps, losses, stretches
-
-PRELOAD = []  # flags
 
 
 def end_well(machines):
@@ -36,11 +33,12 @@ def run_to_the_end(folder, count, workers, strategy, steps, name):
     """Goes on from the last step that a run of this name has made."""
     output = folder / f"{name}-{steps}"
     output.mkdir()
-    flags = ["--fsdp_sharding_strategy", strategy, *PRELOAD]
+    flags = ["--fsdp_sharding_strategy", strategy]
     program = [TRAIN_GPT, *text_of(folder), "--steps", steps, "--checkpoint", folder / name, "--checkpoint_every",
                1000000, "--metrics", folder / f"{name}.jsonl"]
     if count == 1:
-        subprocess.run(list(map(str, [ACCLAUNCH, "--cpu", "--use_fsdp", "--num_processes", workers, *flags, *program])),
+        subprocess.run(list(map(str, [ACCLAUNCH, "--cpu", "--use_fsdp", "--num_processes", workers, *FLAGS, *flags,
+                                      *program])),
                        check=True, timeout=DEADLINE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return
     machines = Machines(output, count, workers, flags, program)
@@ -52,9 +50,10 @@ def run_to_the_end(folder, count, workers, strategy, steps, name):
 
 def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
     """changes: numbers of launchers that are killed; None for a machine that joins."""
+    records = [] if "--engine" in FLAGS else ["--data_record", folder / "record"]
     machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed",
                          flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300,
-                                "--memory_checkpoint_every", every, "--data_record", folder / "record", *PRELOAD])
+                                "--memory_checkpoint_every", every, *records])
     try:
         machines.train()
         present = count
@@ -85,7 +84,8 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
     for step, loss in found.items():
         assert loss == reference[step], (step, stretches(steps, workers), loss, reference[step])
         assert abs(loss - undisturbed[step]) < 1e-4, (step, loss, undisturbed[step])
-    check_samples(folder / "record")
+    if records:
+        check_samples(folder / "record")
     print(*re.findall(r"resuming from[^\n]*|starting anew[^\n]*", text), sep="\n", flush=True)
 
 
@@ -119,14 +119,8 @@ def a_save_ends_when_a_machine_joins(folder, at_open):
 
 
 def main():
-    if sys.argv[2].endswith(".py"):
-        if importlib.util.find_spec("torch") is None:
-            print("skipped: no torch")
-            sys.exit(77)
-        os.environ["PYTHONPATH"] = sys.argv[4]
-        os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-        Rejoining.prints_pid = []
-        PRELOAD[:] = ["--preload", "torch"]
+    if TRAIN_GPT.endswith(".py"):
+        use_python(sys.argv[4])
         cases = [(2, 1, "NO_SHARD", 1, [1, None]), (2, 2, "HYBRID_SHARD", 3, [0, None])]
     else:
         with tempfile.TemporaryDirectory() as temporary:

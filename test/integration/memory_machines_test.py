@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""memory_machines_test.py ACCLAUNCH PROGRAM DAEMON [PACKAGE]: machines that are lost while train_gpt, or train_engine.py
-with the Python package, keeps snapshots in memory.
+"""memory_machines_test.py ACCLAUNCH PROGRAM DAEMON [PACKAGE]: machines that are lost while train_gpt keeps snapshots in
+memory, or train_engine.py with the Python package.
 
 Each launcher of a job stands for a machine. One is killed with its workers, another one joins in its place, and the job
 resumes from the memory of the others, with the losses of an undisturbed run."""
@@ -263,15 +263,17 @@ def a_program_that_does_not_rejoin_is_started_again(folder):
         machines.stop()
 
 
-def use_engine(package):
-    """Trains with PROGRAM under --engine acc. Exits with 77 without torch."""
+def use_python(package):
+    """Trains with a program in Python. Exits with 77 without torch."""
     if importlib.util.find_spec("torch") is None:
         print("skipped: no torch")
         sys.exit(77)
     os.environ["PYTHONPATH"] = package
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     Rejoining.prints_pid = []
-    FLAGS[:] = ["--engine", "acc", "--preload", "torch", "--shutdown_timeout", 300]
+    FLAGS[:] = ["--preload", "torch", "--shutdown_timeout", 300]
+    if "engine" in pathlib.Path(TRAIN_GPT).name:
+        FLAGS.extend(["--engine", "acc"])
 
 
 def a_spare_takes_the_place_of_a_machine(folder):
@@ -292,7 +294,7 @@ def a_spare_takes_the_place_of_a_machine(folder):
 
 def main():
     if TRAIN_GPT.endswith(".py"):
-        use_engine(sys.argv[4])
+        use_python(sys.argv[4])
         with tempfile.TemporaryDirectory() as temporary:
             survivors_keep_their_processes(pathlib.Path(temporary), 2, 2, "FULL_SHARD",
                                            [("worker", 1), ("machine", 1), ("worker", 0)])

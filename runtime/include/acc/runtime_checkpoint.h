@@ -216,14 +216,18 @@ typedef struct acc_meeting {
   int32_t port;
   const char* secret; /* ACC_JOB_SECRET; valid as `host` */
   int32_t restart_count;
+  /* With --elastic_replicas the rank and the number of machines; else 0: both are as they were. */
+  int32_t machine_rank;
+  int32_t num_machines;
 } acc_meeting;
 #define ACC_MEETING_INITIALIZER \
-  { sizeof(acc_meeting), 0, "", 0, "", 0 }
+  { sizeof(acc_meeting), 0, "", 0, "", 0, 0, 0 }
 
 typedef enum acc_epoch_state {
   ACC_EPOCH_GOES_ON = 0,
   ACC_EPOCH_LOST = 1, /* ranks are lost, and the launcher gives them to other processes */
-  ACC_EPOCH_LAST = 2  /* the launcher ends the workers of this machine */
+  ACC_EPOCH_LAST = 2, /* the launcher ends the workers of this machine */
+  ACC_EPOCH_ENDED = 3 /* the ranks leave it between two steps, because machines join */
 } acc_epoch_state;
 
 /* path: ACC_MEMBERSHIP. ACC_CONFIG: it is no page of a launcher. */

@@ -53,6 +53,9 @@ acc_epoch_state state_of(const acc_membership& membership, milliseconds timeout)
     if (page.has_lost(membership.epoch)) {
       return ACC_EPOCH_LOST;
     }
+    if (page.has_ended(membership.epoch)) {
+      return ACC_EPOCH_ENDED;
+    }
     if (std::chrono::steady_clock::now() >= end) {
       return ACC_EPOCH_GOES_ON;
     }
@@ -84,6 +87,8 @@ acc_status acc_membership_enter(acc_membership* membership, int64_t timeout_ms,
     result.port = own.meeting.port;
     result.secret = own.meeting.secret.c_str();
     result.restart_count = own.meeting.restart_count;
+    result.machine_rank = own.meeting.machine_rank;
+    result.num_machines = own.meeting.num_machines;
     give(meeting, result, "meeting");
   });
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""train_engine.py --steps N --metrics FILE, in a job of acclaunch --engine acc: trains with torch's FSDP 2, or DDP under
-NO_SHARD, as train_gpt does, and goes on from snapshots in memory. It knows nothing of ranks that are lost. Every step has
-a batch of the same size in the same order."""
+"""train_engine.py --steps N --metrics FILE [--checkpoint FILE], in a job of acclaunch --engine acc: trains with torch's
+FSDP 2, or DDP under NO_SHARD, as train_gpt does, and goes on from snapshots in memory, or from the file, which it
+writes at its end. It knows nothing of ranks that are lost. Every step has a batch of the same size in the same order.
+"""
 
 import argparse
 import json
@@ -14,6 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
@@ -59,6 +61,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name, type_ in (("steps", int), ("metrics", str)):
         parser.add_argument(f"--{name}", type=type_, required=True)
+    parser.add_argument("--checkpoint")
     options = parser.parse_known_args()[0]
     if not hasattr(sys, "told_pid"):  # in a process one time
         sys.told_pid = True
@@ -72,7 +75,11 @@ def main():
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
     loader = StatefulDataLoader(samples, global_batch_size=BATCH, seed=3, generator=torch.Generator())
     snapshots = Snapshots(net=net, optimizer=optimizer, loader=loader)
-    steps, ends = snapshots.resume(), False
+    steps, ends, full = snapshots.resume(), False, StateDictOptions(full_state_dict=True)
+    if steps == 0 and options.checkpoint and os.path.exists(options.checkpoint):
+        steps, position, weights, states = torch.load(options.checkpoint)
+        set_state_dict(net, optimizer, model_state_dict=weights, optim_state_dict=states, options=full)
+        loader.load_state_dict(position)
     while not ends and steps < options.steps:
         for batch in loader:
             loss = net(batch)
@@ -88,6 +95,9 @@ def main():
             snapshots.keep(steps)
             if ends or steps == options.steps:
                 break
+    state = get_state_dict(net, optimizer, options=full)
+    if options.checkpoint and dist.get_rank() == 0:
+        torch.save((steps, loader.state_dict(), *state), options.checkpoint)
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
