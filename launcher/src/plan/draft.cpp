@@ -350,6 +350,8 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   if (!plan.supervision.rejoins) {
     return;
   }
+  const bool is_engine_acc =
+      draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
   const bool is_elastic = plan.supervision.elastic_replicas;
   const char* const why =
       plan.supervision.max_restarts == 0 && !is_elastic && draft.settings.integer("spares"_key) == 0
