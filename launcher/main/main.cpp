@@ -281,6 +281,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a write over the file size limit (ulimit -f) returns EFBIG
+  std::signal(SIGCHLD, SIG_DFL);  // if it is inherited as ignored, the kernel drops exit statuses
   try {
     return run(argc, argv);
   } catch (...) {

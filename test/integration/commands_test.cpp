@@ -109,6 +109,16 @@ TEST_CASE("acclaunch env: machine, variables and configuration, one line each") 
   CHECK(contains(env.out(), "(nofile): " + std::to_string(limits.rlim_cur)));
 }
 
+TEST_CASE("a command gets the answers of programs if it inherits SIGCHLD as ignored") {
+  const TemporaryFolder folder;
+  const std::string python = write(folder, "python", "#!/bin/sh\necho 7.7.7\n");
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  Program env({"/usr/bin/env", "--ignore-signal=CHLD", ACC_BIN_DIR "/acclaunch", "env"},
+              {{"PYTHON_EXEC", python}});
+  CHECK(env.wait() == 0);
+  CHECK(contains(env.out(), "- Python: 7.7.7\n"));
+}
+
 TEST_CASE("acclaunch env: missing parts are reported as not found") {
   const TemporaryFolder folder;
   Program env(acclaunch({"env"}), {{"HF_HOME", folder.path()}, {"PYTHON_EXEC", "no-python-here"}});

@@ -228,7 +228,6 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Leftovers
 int run_guarded(int argc, char** argv, const Body& body) {
   fill_standard_streams();
   const sigset_t signals = handled_signals();
-  std::signal(SIGCHLD, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t guardian = ::getpid();
