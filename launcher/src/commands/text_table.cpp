@@ -6,19 +6,19 @@
 namespace acc::launcher::commands {
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows,
-                       std::string_view alignment) {
+                       std::string_view alignment, std::size_t widest) {
   std::vector<std::size_t> widths;
   for (const std::vector<std::string>& row : rows) {
     widths.resize(row.size(), 0);
     for (std::size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
+      widths[i] = std::max(widths[i], std::min(row[i].size(), widest));
     }
   }
   std::string text;
   for (const std::vector<std::string>& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string blanks(widths[i] - row[i].size(), ' ');
+      const std::string blanks(std::max(widths[i], row[i].size()) - row[i].size(), ' ');
       const bool right = alignment[std::min(i, alignment.size() - 1)] == '>';
       line += (i == 0 ? "" : "  ") + (right ? blanks + row[i] : row[i] + blanks);
     }

@@ -17,17 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr OutputPlan::Streams kOut = 1;
-constexpr OutputPlan::Streams kErr = 2;
-constexpr OutputPlan::Streams kBoth = kOut | kErr;
-
-/// Returns a worker's entry; an empty vector means `otherwise` for all workers.
-OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, int local_rank,
-                              OutputPlan::Streams otherwise) {
-  const auto index = static_cast<std::size_t>(local_rank);
-  return index < streams.size() ? streams[index] : otherwise;
-}
-
 Error not_made(const fs::path& folder, const std::error_code& error) {
   return {Errc::config, "cannot create the log folder " + folder.string() + ": " + error.message() +
                             "; choose another folder with --log_dir or TMPDIR"};
@@ -100,8 +89,8 @@ void LogFolder::name_ranks(int attempt, int first_rank) const {
 }
 
 output::WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
-  const OutputPlan::Streams files = of_worker(plan_.to_file, local_rank, 0);
-  const OutputPlan::Streams console = of_worker(plan_.to_console, local_rank, kBoth);
+  const OutputPlan::Streams files = plan_.files_of(local_rank);
+  const OutputPlan::Streams console = plan_.console_of(local_rank);
   const auto target = [&](OutputPlan::Streams stream, const std::string& name,
                           const std::vector<std::string>& words) {
     output::StreamTarget result{
@@ -117,8 +106,8 @@ output::WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
     }
     return result;
   };
-  return {.out = target(kOut, "stdout.log", plan_.stdout_filters),
-          .err = target(kErr, "stderr.log", plan_.stderr_filters)};
+  return {.out = target(OutputPlan::kOut, "stdout.log", plan_.stdout_filters),
+          .err = target(OutputPlan::kErr, "stderr.log", plan_.stderr_filters)};
 }
 
 std::string LogFolder::error_file(int attempt, int local_rank) const {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using settings::Faults;
 using Streams = OutputPlan::Streams;
 
-constexpr Streams kBoth = 3;
+constexpr Streams kBoth = OutputPlan::kBoth;
 
 /// Parses one digit 0..3.
 std::optional<Streams> read_digit(std::string_view text) {

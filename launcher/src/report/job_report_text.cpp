@@ -49,14 +49,6 @@ std::string time_of_day(std::chrono::system_clock::time_point when) {
                      fmt::localtime(seconds.time_since_epoch().count()), millis.count());
 }
 
-std::string command_line(const std::vector<std::string>& command) {
-  std::string line;
-  for (const std::string& word : command) {
-    line += (line.empty() ? "" : " ") + shell_quoted(word);
-  }
-  return clipped(line, kMaxCommand);
-}
-
 /// True if the traceback is already in the last lines of stderr, where Python prints it too; then
 /// it is not shown twice.
 bool is_on_stderr(const WorkerReport& worker) {
@@ -124,7 +116,7 @@ std::string format_report(const JobReport& report) {
       fmt::format("{}\nacclaunch: {} failed: {}\n", rule,
                   report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job",
                   printable(what));
-  field(out, "command", command_line(report.command));
+  field(out, "command", clipped(shell_line(report.command), kMaxCommand));
   if (report.first_failure) {
     add_worker(out, bounded(report.workers[*report.first_failure]), report);
   }

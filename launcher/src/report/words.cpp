@@ -50,6 +50,14 @@ std::string numbered(const std::string& noun, const std::vector<int>& numbers) {
   return noun + (numbers.size() == 1 ? " " : "s ") + number_list(numbers);
 }
 
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    line += (line.empty() ? "" : " ") + shell_quoted(word);
+  }
+  return line;
+}
+
 // Precision follows the magnitude: milliseconds below 1 s, whole seconds above one minute.
 std::string time_span(std::chrono::microseconds time) {
   const double seconds = static_cast<double>(time.count()) / 1e6;

@@ -37,6 +37,9 @@ std::string failure_line(const supervision::WorkerRecord& worker, const std::str
 /// Returns a noun with numbers: "rank 3", "ranks 0-3,7". `numbers` must be ascending.
 std::string numbered(const std::string& noun, const std::vector<int>& numbers);
 
+/// Returns the words of a command as a line for a shell.
+std::string shell_line(const std::vector<std::string>& words);
+
 /// Formats a duration: "0.8 ms", "12.34 s", "3 min 4 s", "26 h 3 min".
 std::string time_span(std::chrono::microseconds time);
 

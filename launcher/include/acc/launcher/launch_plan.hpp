@@ -61,6 +61,9 @@ struct RendezvousPlan {
 struct OutputPlan {
   /// Set of a worker's streams: bit 0 is stdout, bit 1 is stderr, as in torchrun's -r and -t.
   using Streams = unsigned;
+  static constexpr Streams kOut = 1;
+  static constexpr Streams kErr = 2;
+  static constexpr Streams kBoth = kOut | kErr;
 
   /// Folder of this run. It holds stdout.log and stderr.log of each worker, if requested, and
   /// error.json, which TORCHELASTIC_ERROR_FILE names; while the workers run also their flight
@@ -80,6 +83,17 @@ struct OutputPlan {
   bool status_line = true;      ///< show the status line if stderr is a terminal
   std::string trace_directory;  ///< folder for timelines of the ranks; empty: none
   std::string data_record;      ///< folder for the samples that ranks use; empty: none
+
+  [[nodiscard]] Streams files_of(int local_rank) const { return entry(to_file, local_rank, 0); }
+  [[nodiscard]] Streams console_of(int local_rank) const {
+    return entry(to_console, local_rank, kBoth);
+  }
+
+ private:
+  static Streams entry(const std::vector<Streams>& streams, int local_rank, Streams otherwise) {
+    const auto index = static_cast<std::size_t>(local_rank);
+    return index < streams.size() ? streams[index] : otherwise;
+  }
 };
 
 /// Returns the path of a file of all workers in one round: in the folder `attempt_N`. A temporary

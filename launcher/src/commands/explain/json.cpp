@@ -114,14 +114,12 @@ OrderedJson gpus_json(const LaunchPlan& plan) {
   return gpus;
 }
 
-OrderedJson streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank,
-                    unsigned rest) {
-  const OutputPlan::Streams chosen = local_rank < all.size() ? all[local_rank] : rest;
+OrderedJson names_of(OutputPlan::Streams streams) {
   OrderedJson names = OrderedJson::array();
-  if ((chosen & 1U) != 0) {
+  if ((streams & OutputPlan::kOut) != 0) {
     names.push_back("stdout");
   }
-  if ((chosen & 2U) != 0) {
+  if ((streams & OutputPlan::kErr) != 0) {
     names.push_back("stderr");
   }
   return names;
@@ -129,18 +127,19 @@ OrderedJson streams(const std::vector<OutputPlan::Streams>& all, std::size_t loc
 
 OrderedJson workers_json(const LaunchPlan& plan) {
   OrderedJson workers = OrderedJson::array();
-  for (int local_rank = 0; local_rank < plan.layout.local_world_size; ++local_rank) {
-    const auto i = static_cast<std::size_t>(local_rank);
+  for (int index = 0; index < plan.layout.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan.layout) + index;
+    const auto i = static_cast<std::size_t>(index);
     const Placement placement =
         i < plan.binding.workers.size() ? plan.binding.workers[i] : Placement{};
-    workers.push_back({{"local_rank", first_local_rank(plan.layout) + local_rank},
+    workers.push_back({{"local_rank", local_rank},
                        {"rank", known_if(commands::knows_ranks(plan),
-                                         planned_assignment(plan, 0).first_rank + local_rank)},
+                                         planned_assignment(plan, 0).first_rank + index)},
                        {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
                        {"cpus", known_if(!placement.cpus.empty(), number_list(placement.cpus))},
                        {"numa_node", known_if(placement.numa_node >= 0, placement.numa_node)},
-                       {"to_console", streams(plan.output.to_console, i, 3)},
-                       {"to_file", streams(plan.output.to_file, i, 0)}});
+                       {"to_console", names_of(plan.output.console_of(local_rank))},
+                       {"to_file", names_of(plan.output.files_of(local_rank))}});
   }
   return workers;
 }

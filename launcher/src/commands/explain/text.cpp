@@ -7,10 +7,11 @@
 #include "acc/launcher/explain.hpp"
 #include "acc/settings/settings_table.hpp"
 #include "commands/explain/plan_view.hpp"
+#include "commands/text_table.hpp"
+#include "report/words.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 
@@ -20,36 +21,15 @@ namespace {
 using Backend = RendezvousPlan::Backend;
 using Lines = std::vector<std::string>;
 
-/// Formats three columns.
-std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
-  constexpr std::size_t kWidest = 44;  // a longer value shifts only its own row
-  std::array<std::size_t, 2> widths{};
-  for (const auto& line : lines) {
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      widths[i] = std::max(widths[i], std::min(line[i].size(), kWidest));
-    }
-  }
-  std::string text;
-  for (const auto& line : lines) {
-    std::string row;
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      row += line[i];
-      row += std::string(line[i].size() < widths[i] ? widths[i] - line[i].size() : 0, ' ') + "  ";
-    }
-    row += line[2];
-    text += row.substr(0, row.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 std::string settings_text(const LaunchPlan& plan) {
-  std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
+  constexpr std::size_t kWidest = 44;
+  std::vector<std::vector<std::string>> lines = {{"setting", "value", "source"}};
   for (const commands::ShownSetting& setting : commands::settings_in_force(plan)) {
     lines.push_back({std::string(setting.name),
                      setting.value.empty() ? "-" : printable(setting.value),
                      printable(settings::describe(*setting.source))});
   }
-  return aligned(lines);
+  return commands::text_table(lines, "<", kWidest);
 }
 
 /// Returns the lines in one indented block. The first line begins with `label`.
@@ -194,10 +174,9 @@ Lines output_of(const LaunchPlan& plan) {
   Lines lines;
   for (int index = 0; index < plan.layout.local_world_size; ++index) {
     const int local_rank = first_local_rank(plan.layout) + index;
-    const auto i = static_cast<std::size_t>(local_rank);
-    const OutputPlan::Streams file = i < output.to_file.size() ? output.to_file[i] : 0;
-    const OutputPlan::Streams console = i < output.to_console.size() ? output.to_console[i] : 3;
-    if (file != 0 || console != 3) {
+    const OutputPlan::Streams file = output.files_of(local_rank);
+    const OutputPlan::Streams console = output.console_of(local_rank);
+    if (file != 0 || console != OutputPlan::kBoth) {
       lines.push_back("local rank " + std::to_string(local_rank) + ": " + name_of(console) +
                       " to the console, " + name_of(file) + " to files");
     }
@@ -227,11 +206,7 @@ std::string command_of(const LaunchPlan& plan) {
   if (plan.command.empty()) {
     return "no program was given";
   }
-  std::string text;
-  for (const std::string& word : plan.command) {
-    text += (text.empty() ? "" : " ") + shell_quoted(word);
-  }
-  return text;
+  return report::shell_line(plan.command);
 }
 
 std::string shown(const commands::ChangedVariable::Value& value) {
@@ -278,11 +253,7 @@ std::string explain_start(const LaunchPlan& plan) {
   }
   std::string text = labelled("machines", machines);
   text += labelled("directory", {start.working_directory});
-  std::string command = "acclaunch";
-  for (const std::string& word : start.arguments) {
-    command += " " + shell_quoted(word);
-  }
-  text += labelled("on each", {command});
+  text += labelled("on each", {"acclaunch " + report::shell_line(start.arguments)});
   Lines variables;
   for (const auto& [name, value] : start.environment) {
     variables.push_back(name + "=" + shell_quoted(value));

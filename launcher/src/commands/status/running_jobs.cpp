@@ -48,15 +48,9 @@ std::map<std::string, std::string> environment_of(const supervision::ProcessHand
 }
 
 std::string command_line(pid_t pid) {
-  std::string text = supervision::ProcessHandle(pid).read("cmdline");
-  while (text.ends_with('\0')) {
-    text.pop_back();
-  }
-  std::string words;
-  for (const std::string_view word : split(text, '\0')) {
-    words += (words.empty() ? "" : " ") + shell_quoted(std::string(word));
-  }
-  return words;
+  const std::string text = supervision::ProcessHandle(pid).read("cmdline");
+  const auto words = split(std::string_view(text).substr(0, text.find_last_not_of('\0') + 1), '\0');
+  return report::shell_line({words.begin(), words.end()});
 }
 
 fs::path executable(pid_t pid) {

@@ -166,6 +166,23 @@ TEST_CASE("explain shows null for values that the rendezvous decides") {
                  "the rendezvous assigns the ranks"));
 }
 
+TEST_CASE("a launcher of one rank shows the output of its own local rank") {
+  PlanFixture fixture;
+  fixture.environment.merge(settings::Environment{{"OMPI_COMM_WORLD_RANK", "2"},
+                                                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                                  {"OMPI_MCA_orte_num_nodes", "1"}});
+  const Words words = {
+      "--main_process_ip", "h", "--main_process_port", "29500", "--redirects", "2:1", "./train"};
+  CHECK(contains(explain(plan_of(fixture, words), fixture.environment),
+                 "local rank 2: stderr to the console, stdout to files"));
+  const Json worker = json_of(fixture, words)["workers"][0];
+  CHECK(worker["local_rank"] == 2);
+  CHECK(worker["to_console"] == Json{"stderr"});
+  CHECK(worker["to_file"] == Json{"stdout"});
+}
+
 TEST_CASE("every setting in explain's JSON has its source") {
   PlanFixture fixture;
   fixture.write("z.json",
