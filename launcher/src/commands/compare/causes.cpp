@@ -48,6 +48,18 @@ struct Evidence {
   [[nodiscard]] std::string name_of_other() const {
     return is_a ? comparison.names.in_b(first.name) : first.name;
   }
+  /// The argument of the first difference in a step; null: it is not of data.
+  [[nodiscard]] const Data* data_of(const Step& of) const {
+    if (!is(Kind::data)) {
+      return nullptr;
+    }
+    const auto found = of.data.find(first.name.substr(std::string_view("argument ").size()));
+    return found == of.data.end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] const Data* data() const { return data_of(step()); }
+  [[nodiscard]] const Data* data_of_other() const { return data_of(step_of_other()); }
+  /// What side A or B had at the first difference.
+  [[nodiscard]] const std::string& found() const { return is_a ? first.a : first.b; }
   /// Differences that were found after a loss or a gradient was computed.
   [[nodiscard]] bool is_of_gradients() const {
     return is(Kind::loss) || is(Kind::backward) || is(Kind::gradient) || is(Kind::clip);
@@ -82,15 +94,8 @@ std::optional<double> setting_of(const Step& step, const std::string& parameter,
 
 // ---- data
 
-const Data* first_data(const Evidence& e, bool of_other) {
-  const Step& step = of_other ? e.step_of_other() : e.step();
-  const std::string name = e.first.name.substr(std::string_view("argument ").size());
-  const auto found = step.data.find(name);
-  return found == step.data.end() ? nullptr : &found->second;
-}
-
 Found same_data(const Evidence& e) {
-  const Data* data = e.is(Kind::data) ? first_data(e, false) : nullptr;
+  const Data* data = e.data();
   if (data == nullptr || e.one.world_size == 1 || data->of_rank.size() < 2 ||
       std::ranges::any_of(data->of_rank, [&](const auto& rank) {
         return rank.second != data->of_rank.begin()->second;
@@ -103,7 +108,7 @@ Found same_data(const Evidence& e) {
 }
 
 Found rank_without_data(const Evidence& e) {
-  const Data* data = e.is(Kind::data) ? first_data(e, false) : nullptr;
+  const Data* data = e.data();
   if (e.is_of_gradients() && !e.step().data.empty()) {
     data = &e.step().data.begin()->second;
   }
@@ -117,14 +122,13 @@ Found rank_without_data(const Evidence& e) {
 }
 
 Found last_batch(const Evidence& e) {
-  const Data* data = e.is(Kind::data) ? first_data(e, false) : nullptr;
-  const Data* other = e.is(Kind::data) ? first_data(e, true) : nullptr;
+  const Data* data = e.data();
+  const Data* other = e.data_of_other();
   if (data == nullptr || other == nullptr || e.first.step == 0) {
     return std::nullopt;
   }
-  const auto& before = Evidence::at(e.one, e.first.step - 1).data;
-  const auto found = before.find(e.first.name.substr(std::string_view("argument ").size()));
-  const bool shrinks = found != before.end() && data->rows < found->second.rows;
+  const Data* before = e.data_of(Evidence::at(e.one, e.first.step - 1));
+  const bool shrinks = before != nullptr && data->rows < before->rows;
   if (!shrinks && (data->rows_of.size() < 2 || data->rows_of == other->rows_of)) {
     return std::nullopt;
   }
@@ -135,8 +139,8 @@ Found last_batch(const Evidence& e) {
 }
 
 Found batch_size(const Evidence& e) {
-  const Data* data = e.is(Kind::data) ? first_data(e, false) : nullptr;
-  const Data* other = e.is(Kind::data) ? first_data(e, true) : nullptr;
+  const Data* data = e.data();
+  const Data* other = e.data_of_other();
   if (data == nullptr || other == nullptr || data->rows <= other->rows) {
     return std::nullopt;
   }
@@ -151,24 +155,21 @@ Found batch_size(const Evidence& e) {
 }
 
 Found data_order(const Evidence& e) {
-  const Data* data = e.is(Kind::data) ? first_data(e, false) : nullptr;
-  const Data* other = e.is(Kind::data) ? first_data(e, true) : nullptr;
+  const Data* data = e.data();
+  const Data* other = e.data_of_other();
   if (!e.is_a || data == nullptr || other == nullptr || data->rows != other->rows) {
     return std::nullopt;
   }
-  const std::string name = e.first.name.substr(std::string_view("argument ").size());
   std::uint64_t sum_one = 0;
   std::uint64_t sum_other = 0;
   bool at_other_step = false;
   for (int i = 0; i < e.comparison.steps; ++i) {
-    const auto& of_one = Evidence::at(e.one, i).data;
-    const auto& of_other = Evidence::at(e.other, i).data;
-    const auto x = of_one.find(name);
-    const auto y = of_other.find(name);
-    sum_one += x == of_one.end() ? 0 : x->second.any_order;
-    sum_other += y == of_other.end() ? 0 : y->second.any_order;
+    const Data* of_one = e.data_of(Evidence::at(e.one, i));
+    const Data* of_other = e.data_of(Evidence::at(e.other, i));
+    sum_one += of_one == nullptr ? 0 : of_one->any_order;
+    sum_other += of_other == nullptr ? 0 : of_other->any_order;
     at_other_step =
-        at_other_step || (y != of_other.end() && y->second.any_order == data->any_order);
+        at_other_step || (of_other != nullptr && of_other->any_order == data->any_order);
   }
   const bool same_in_all = sum_one == sum_other;
   return cause("data_order",
@@ -182,14 +183,13 @@ Found data_order(const Evidence& e) {
 // ---- weights and buffers
 
 Found weight_type(const Evidence& e) {
-  const std::string& type = e.is_a ? e.first.a : e.first.b;
-  if (!e.is(Kind::weight_type) || (type != "bfloat16" && type != "float16")) {
+  if (!e.is(Kind::weight_type) || (e.found() != "bfloat16" && e.found() != "float16")) {
     return std::nullopt;
   }
   return cause("master_weights",
                fmt::format("the optimizer of {} updates weights in {}: updates smaller than half "
                            "a unit of the last digit are lost",
-                           e.one.label, type),
+                           e.one.label, e.found()),
                "load the model in float32 and compute in 16 bits by mixed_precision (FSDP: "
                "MixedPrecision; DeepSpeed: bf16 with master weights; torch_dtype of "
                "from_pretrained)");
@@ -201,8 +201,8 @@ Found initial_weights(const Evidence& e) {
                  "seed before the model is made, the checkpoint that is loaded, "
                  "fsdp_sync_module_states");
   }
-  const bool ranks = e.is(Kind::ranks_differ) && e.first.phase == "initial weights" &&
-                     (e.is_a ? e.first.a : e.first.b) != "ranks agree";
+  const bool ranks =
+      e.is(Kind::ranks_differ) && e.first.phase == "initial weights" && e.found() != "ranks agree";
   return !ranks ? Found()
                 : cause("initial_weights_of_ranks",
                         "the ranks of " + e.one.label + " begin with different weights",
@@ -406,8 +406,7 @@ Found unscaled(const Evidence& e) {
 }
 
 Found not_reduced(const Evidence& e) {
-  const bool of_one = (e.is_a ? e.first.a : e.first.b) != "ranks agree";
-  if (!e.is(Kind::ranks_differ) || !of_one) {
+  if (!e.is(Kind::ranks_differ) || e.found() == "ranks agree") {
     return std::nullopt;
   }
   if (e.first.phase == "publication") {
@@ -577,8 +576,7 @@ Found local_norm(const Evidence& e) {
 }
 
 Found gradient_missing(const Evidence& e) {
-  const std::string& text = e.is_a ? e.first.a : e.first.b;
-  if (!e.is(Kind::gradient_missing) || text != "no gradient") {
+  if (!e.is(Kind::gradient_missing) || e.found() != "no gradient") {
     return std::nullopt;
   }
   const ModelParameter* parameter = e.one.parameter(e.name());

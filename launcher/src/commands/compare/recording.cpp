@@ -148,8 +148,7 @@ DataLine data_line(const Json& object) {
   if (exact.size() != 2 || !exact[0].is_number_integer() || !exact[1].is_number_integer()) {
     throw damaged("\"exact\": expected two integers");
   }
-  line.exact = {static_cast<std::uint64_t>(exact[0].get<std::int64_t>()),
-                static_cast<std::uint64_t>(exact[1].get<std::int64_t>())};
+  line.exact = static_cast<std::uint64_t>(exact[0].get<std::int64_t>());
   if (object.contains("sketch")) {
     read_value(line.value.emplace(), object);
   }
@@ -175,9 +174,6 @@ GroupLine group_line(const Json& object, const std::vector<GroupLine>& groups) {
       return each.number == line.number && each.optimizer == line.optimizer;
     });
     line.names = before == groups.rend() ? line.names : before->names;
-  }
-  if (const auto found = object.find("weight_dtype"); found != object.end() && found->is_string()) {
-    line.weight_dtype = found->get<std::string>();
   }
   return line;
 }

@@ -40,8 +40,7 @@ struct DataLine {
   std::string name;
   std::string dtype;
   std::vector<std::int64_t> shape;
-  /// Sums of all bytes that depend on the values. The first does not depend on the order of rows.
-  std::array<std::uint64_t, 2> exact{};
+  std::uint64_t exact = 0;     ///< sum of all bytes; the order of rows does not count
   std::optional<Value> value;  ///< of floating-point values
   bool is_training = true;     ///< false: the model computes in evaluation mode
 };
@@ -66,7 +65,6 @@ struct GroupLine {
   std::string optimizer;
   std::map<std::string, std::string> settings;  ///< as JSON
   std::vector<std::string> names;
-  std::string weight_dtype;
 };
 
 struct StepLine {

@@ -101,12 +101,11 @@ class Combiner {
         const std::int64_t rows = line.shape.empty() ? 1 : line.shape.front();
         step->is_training = step->is_training && line.is_training;
         data.dtype = line.dtype;
-        data.any_order += line.exact[0];
-        data.in_order += line.exact[1];
+        data.any_order += line.exact;
         data.rows += rows;
         data.rows_of.insert(rows);
-        data.forwards.insert(line.exact[0]);
-        data.of_rank[rank.rank] += line.exact[0];
+        data.forwards.insert(line.exact);
+        data.of_rank[rank.rank] += line.exact;
         if (line.value) {
           data.value = data.value ? data.value : Value{};
           add(*data.value, *line.value, 1.0);
@@ -135,7 +134,6 @@ class Combiner {
         std::map<std::string, int> uses;
         for (const std::string& name : line.names) {
           step->settings[name] = line.settings;
-          step->weight_dtypes[name] = line.weight_dtype;
           ++uses[name];
         }
         for (const auto& [name, count] : uses) {

@@ -32,7 +32,6 @@ class Wholes {
   [[nodiscard]] const Whole* find(const std::string& name) const;
   Whole& at(const std::string& name);
   [[nodiscard]] const std::vector<Whole>& list() const { return list_; }
-  [[nodiscard]] std::vector<Whole>& list() { return list_; }
 
  private:
   std::vector<Whole> list_;
@@ -43,7 +42,6 @@ class Wholes {
 struct Data {
   std::string dtype;
   std::uint64_t any_order = 0;  ///< sum over the forwards; the order of rows does not count
-  std::uint64_t in_order = 0;   ///< the same, where it does
   std::int64_t rows = 0;
   std::set<std::int64_t> rows_of;    ///< rows of one forward
   std::set<std::uint64_t> forwards;  ///< the different sums of the forwards
@@ -67,8 +65,7 @@ struct Step {
   std::optional<Clip> clip;
   std::string optimizer;
   std::map<std::string, std::map<std::string, std::string>> settings;  ///< of each parameter
-  std::map<std::string, int> uses;  ///< number of times that a parameter is in the groups
-  std::map<std::string, std::string> weight_dtypes;
+  std::map<std::string, int> uses;         ///< number of times that a parameter is in the groups
   bool is_training = true;                 ///< false: a forward was in evaluation mode
   std::map<int, double> squares_of_parts;  ///< of the gradients of which a rank has a part
   bool skipped = false;
