@@ -9,6 +9,9 @@
 #include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
@@ -99,12 +102,8 @@ void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
 /// lack peer access.
 void add_gpu_variables(const AccelerateDraft& draft, Mode mode,
                        const std::vector<std::string>& gpu_ids, Environment& environment) {
-  std::string list;
-  for (const std::string& id : gpu_ids) {
-    list += (list.empty() ? "" : ",") + id;
-  }
-  if (!list.empty()) {
-    environment.emplace("CUDA_VISIBLE_DEVICES", list);
+  if (!gpu_ids.empty()) {
+    environment.emplace("CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(gpu_ids, ",")));
   }
   if (mode == Mode::plain) {
     return;

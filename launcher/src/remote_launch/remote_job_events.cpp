@@ -5,6 +5,8 @@
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -230,12 +232,9 @@ bool RemoteJob::waits_in_vain(const Client& client) const {
 /// Ends an srun that waits for lost machines. On SIGTERM it cancels its step, so that no process of
 /// the step is left if a machine comes back.
 void RemoteJob::end_waiting(Client& client) {
-  std::string hosts;
-  for (const std::string& host : client.group.lost) {
-    hosts += (hosts.empty() ? "" : ", ") + host;
-  }
-  say("all machines except the lost ones (" + hosts +
-      ") have ended: not waiting for srun any longer");
+  say(fmt::format(
+      "all machines except the lost ones ({}) have ended: not waiting for srun any longer",
+      fmt::join(client.group.lost, ", ")));
   client.was_cut = true;
   client.process->signal(SIGTERM);
   limit(kShortGrace);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/torch_record.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -345,7 +345,7 @@ std::optional<std::string> python_stacks(const RecordFiles& record,
 }
 
 std::optional<Record> torch_record(std::string_view json, int rank) {
-  const TorchJson dump = TorchJson::parse(json, nullptr, false);
+  const TorchJson dump = json_from_text<TorchJson>(json, nullptr, false);
   if (!dump.is_object() || !dump.contains("entries") || !dump.at("entries").is_array()) {
     return std::nullopt;
   }

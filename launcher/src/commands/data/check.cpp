@@ -3,6 +3,7 @@
 #include "commands/data/record.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -292,7 +293,7 @@ class Check {
       }
       if (repeated != padding) {
         problem(fmt::format("{}: {} samples were used twice, expected {}: {}", name, repeated,
-                            padding, joined(twice)));
+                            padding, fmt::join(twice, ", ")));
       }
       report_missing(name, uses, different, padding, source, epoch);
     }
@@ -340,7 +341,7 @@ class Check {
     }
     const std::string text =
         fmt::format("{}: {} of {} samples were not used: {}{}", name, *all - different, *all,
-                    joined(missing), *all - different > std::ssize(missing) ? ", …" : "");
+                    fmt::join(missing, ", "), *all - different > std::ssize(missing) ? ", …" : "");
     if (records_.front().last_batch == "drop") {
       verdict_.findings.push_back(text + " (left out at the end of the epoch: last_batch drop)");
     } else {
@@ -416,14 +417,6 @@ class Check {
           fmt::format("; {} at the end that not all ranks have recorded are left out", incomplete_);
     }
     verdict_.findings.insert(verdict_.findings.begin(), text);
-  }
-
-  static std::string joined(const std::vector<std::string>& texts) {
-    std::string all;
-    for (const std::string& text : texts) {
-      all += (all.empty() ? "" : ", ") + text;
-    }
-    return all;
   }
 
   std::vector<RankRecord> records_;

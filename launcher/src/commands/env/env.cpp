@@ -14,6 +14,8 @@
 #include "plan/program_command.hpp"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gnu/libc-version.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -130,11 +132,7 @@ Facts build_facts() {
 }
 
 std::string indices(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) {
-    text += (text.empty() ? "" : ", ") + std::to_string(number);
-  }
-  return text.empty() ? "none" : text;
+  return numbers.empty() ? "none" : fmt::format("{}", fmt::join(numbers, ", "));
 }
 
 /// Returns the library's version. NCCL encodes 2.28.3 as 22803 (nccl.h, NCCL_VERSION).

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front end of `acclaunch doctor`. It plans a launch like `acclaunch launch` with the same
-// flags, then replaces the program by acc_doctor and reduces the job to one worker per machine. The
-// workers meet through the same rendezvous, so that the check takes the path of the real job.
+// The front ends of `acclaunch test` and `acclaunch doctor`. They plan a launch like `acclaunch
+// launch` with the same flags, of the programs acc_self_test and acc_doctor. The doctor reduces the
+// job to one worker per machine. The workers meet through the same rendezvous, so that the check
+// takes the path of the real job.
 #include "acc/base/error.hpp"
 #include "acc/launcher/front_end.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
 namespace acc::launcher {
 namespace {
+
+constexpr std::string_view kSelfTestUsage =
+    "acclaunch test starts a small built-in training program, as `acclaunch launch` with the same\n"
+    "flags would start yours, and reports what works.\n\n"
+    "  acclaunch test [flags]\n";
 
 constexpr std::string_view kDoctorUsage =
     "acclaunch doctor checks the machines of a job and the network between them. Run it on each\n"
@@ -18,7 +26,6 @@ constexpr std::string_view kDoctorUsage =
     "the findings and what to do.\n\n"
     "  acclaunch doctor [flags]\n";
 
-constexpr std::string_view kDoctorProgram = "acc_doctor";
 /// Shorter than a launch's default, since a user waits: machines that are missing then are a
 /// finding.
 constexpr std::chrono::seconds kJoinTimeout{120};
@@ -39,6 +46,25 @@ std::span<const settings::SettingRow> doctor_table() noexcept {
     return rows;
   }();
   return kAll;
+}
+
+/// Returns flags that start `program` of this installation.
+Flags with_program(Flags flags, const char* command, const char* program, const HostFacts& facts) {
+  if (!flags.program.empty()) {
+    throw Error(Errc::invalid_argument, fmt::format("{} starts its own program; remove {}, or use "
+                                                    "acclaunch launch",
+                                                    command, flags.program));
+  }
+  flags.program = (facts.executable_directory / program).string();
+  return flags;
+}
+
+LaunchPlan plan_self_test(const Flags& flags, const settings::Environment& environment,
+                          const HostFacts& facts) {
+  const Flags started = with_program(flags, "acclaunch test", "acc_self_test", facts);
+  LaunchPlan launch = accelerate_front_end().plan(started, environment, facts);
+  launch.success = "acclaunch test: everything works";
+  return launch;
 }
 
 /// Returns the arguments of acc_doctor: the output file, and the driver version and GPU names,
@@ -80,16 +106,11 @@ void start_one_a_machine(LaunchPlan& plan) {
 
 LaunchPlan plan_doctor(const Flags& flags, const settings::Environment& environment,
                        const HostFacts& facts) {
-  if (!flags.program.empty()) {
-    throw Error(Errc::invalid_argument, "acclaunch doctor starts its own program; remove " +
-                                            flags.program + ", or use acclaunch launch");
-  }
-  Flags with_program = flags;
-  std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey.name(); });
-  with_program.one_process_a_machine = true;
-  with_program.program = (facts.executable_directory / kDoctorProgram).string();
-  with_program.arguments = program_arguments(flags, facts);
-  LaunchPlan launch = accelerate_front_end().plan(with_program, environment, facts);
+  Flags started = with_program(flags, "acclaunch doctor", "acc_doctor", facts);
+  std::erase_if(started.values, [](const auto& each) { return each.key == kFileKey.name(); });
+  started.one_process_a_machine = true;
+  started.arguments = program_arguments(flags, facts);
+  LaunchPlan launch = accelerate_front_end().plan(started, environment, facts);
   start_one_a_machine(launch);
   launch.explains_failure = true;
   launch.rendezvous.compares_arguments = false;  // they name the driver and the GPUs of the machine
@@ -108,15 +129,17 @@ LaunchPlan plan_doctor(const Flags& flags, const settings::Environment& environm
 
 }  // namespace
 
+const FrontEnd& self_test_front_end() noexcept {
+  static const FrontEnd kFrontEnd{accelerate_front_end(), "test", kSelfTestUsage, plan_self_test};
+  return kFrontEnd;
+}
+
 const FrontEnd& doctor_front_end() noexcept {
-  static const FrontEnd kFrontEnd = [] {
-    FrontEnd front_end = accelerate_front_end();
-    front_end.name = "doctor";
-    front_end.usage = kDoctorUsage;
-    front_end.table = doctor_table();
-    front_end.plan = plan_doctor;
-    return front_end;
-  }();
+  static const FrontEnd kFrontEnd{
+      {.table = doctor_table(), .refused = accelerate_front_end().refused},
+      "doctor",
+      kDoctorUsage,
+      plan_doctor};
   return kFrontEnd;
 }
 
