@@ -178,8 +178,9 @@ class Remarks {
 
   void fsdp_training() {
     if (!settings_.given("gradient_clipping"_key)) {
-      add("gradient_clipping is not given: with FSDP the program clips, with DeepSpeed DeepSpeed "
-          "clips, at 1.0 by default");
+      add("gradient_clipping is not given: with FSDP the program clips; DeepSpeed then clips at "
+          "1.0 "
+          "with Accelerate's file, and not at all with its own");
     }
   }
 
@@ -306,8 +307,8 @@ class Remarks {
       }
     }
     if (!settings_.given("gradient_clipping"_key)) {
-      add("gradient_clipping is not given: DeepSpeed then clips at 1.0, with FSDP the program "
-          "decides");
+      add("gradient_clipping is not given: DeepSpeed then clips at 1.0 with Accelerate's file, and "
+          "not at all with its own; with FSDP the program decides");
     }
   }
 
