@@ -8,6 +8,7 @@ read by torch), odd (dtypes, strides and classes that few files have), shared (n
 Exits with 77 if a package is not installed.
 """
 import argparse
+import collections
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import tempfile
 
 PART, ACCLAUNCH, DATA = sys.argv[1:]
 try:
+    import numpy as np
     import torch
     from safetensors import safe_open
     import torch.distributed.checkpoint as dcp
@@ -240,13 +242,22 @@ def odd(folder):
     acclaunch("convert", path, os.path.join(folder, "all"), "--to", "bin")
     check_equal(loaded(os.path.join(folder, "all", "pytorch_model.bin")), tensors)
 
-    weight = torch.full((64,), 7.0)
+    weight, cycle = torch.full((64,), 7.0), []
+    cycle.append(cycle)
     for name, value, reason in (
             ("class", {"w": weight, "config": argparse.Namespace(a=1)}, "argparse.Namespace"),
             ("quantized", {"w": weight, "q": torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)},
              "_rebuild_qtensor"),
             ("sparse", {"w": weight, "s": torch.eye(3).to_sparse()}, "_rebuild_sparse_tensor"),
-            ("nested", {"model": {"w": weight}, "epoch": 3}, "must be a tensor")):
+            ("nested", {"model": {"w": weight}, "epoch": 3}, "must be a tensor"),
+            ("cycle", {"w": weight, "x._extra_state": cycle}, "a value that contains itself"),
+            ("integer", {"w": weight, "x._extra_state": np.random.default_rng().bit_generator.state}, "64 bits"),
+            ("pair as key", {(1, 2): weight}, "the key a tuple of 2"),
+            ("two keys of one name", {1: weight, "1": weight}, "tensor '1' (param) occurs twice"),
+            ("step", {"state": {"w": {"step": [1], "exp_avg": weight}}, "param_groups": [{"params": ["w"]}]},
+             "must be a number"),
+            ("state of no parameter", {"state": {0: {"exp_avg": weight}, "k": {}}, "param_groups": [{"params": [0]}]},
+             "in no group")):
         path = os.path.join(folder, name + ".pt")
         torch.save(value, path)
         check_unreadable(path, reason)
@@ -254,6 +265,61 @@ def odd(folder):
     code, text = said("verify", os.path.join(folder, "old.pt"))
     assert code == 0 and "older form without zip" in text, text
     check_others(folder)
+    check_left_out(folder)
+    check_targets(folder)
+
+
+def check_left_out(folder):
+    """What a conversion leaves out is said, and what it cannot keep is refused, without an output."""
+    one, two = torch.ones(3), torch.zeros(3)
+    for source, state in (("values", {"model": {"w": one}, "epoch": 3, "names": ["a"]}),
+                          ("more tensors", {"model": {"w": one}, "ema": {"w": two}}),
+                          ("one name", {"model": {"w": one}, "w": two}),
+                          ("no tensors", {"epoch": 3}),
+                          ("metadata", {"__metadata__": one})):
+        dcp.save(state, checkpoint_id=os.path.join(folder, source))
+    torch.save({"w": one, "x._extra_state": collections.deque([1]), "none": None}, os.path.join(folder, "values.pt"))
+    net = nn.Linear(3, 3)
+    for source, number in (("two models", "_1"), ("no state", "")):
+        os.mkdir(os.path.join(folder, source))
+        torch.save(net.state_dict(), os.path.join(folder, source, "pytorch_model.bin"))
+        torch.save(net.state_dict(), os.path.join(folder, source, f"pytorch_model{number}.bin"))
+        torch.save(torch.optim.SGD(net.parameters()).state_dict(), os.path.join(folder, source, "optimizer.bin"))
+    for source, to, status, text in (("values", "bin", 0, "left out: epoch, names"),
+                                     ("values", "safetensors", 0, "left out: epoch, names"),
+                                     ("values.pt", "dcp", 0, "left out: x._extra_state, none"),
+                                     ("more tensors", "bin", 0, "converted 2 tensors"),
+                                     ("more tensors", "deepspeed", 0, "converted 2 tensors"),
+                                     *[("one name", to, 2, "'model.w' and 'w' would both be 'w'")
+                                       for to in ("bin", "safetensors", "dcp", "deepspeed")],
+                                     *[("no tensors", to, 2, "has no tensors to convert")
+                                       for to in ("bin", "safetensors", "dcp", "deepspeed")],
+                                     ("metadata", "safetensors", 2, "cannot write tensor '__metadata__'"),
+                                     ("two models", "bin", 0, "two models/pytorch_model_1.bin"),
+                                     ("no state", "dcp", 0, "left out: the settings of the optimizer")):
+        out = os.path.join(folder, f"{source} in {to}")
+        code, found = said("convert", os.path.join(folder, source), out, "--to", to)
+        assert code == status and text in found and os.path.exists(out) == (status == 0), (source, to, code, found)
+
+
+def check_targets(folder):
+    """A conversion replaces a file only with --overwrite, and never what it reads."""
+    source = os.path.join(folder, "half.pt")
+    torch.save({"w": torch.ones(3)}, source)
+    for to, file in (("bin", "pytorch_model.bin"), ("safetensors", "model.safetensors")):
+        words = ["convert", source, os.path.join(folder, "target"), "--to", to]
+        assert said(*words)[0] == 0
+        code, text = said(*words)
+        assert code == 2 and f"{file} already exists" in text, text
+        assert said(*words, "--overwrite")[0] == 0
+        target = os.path.join(folder, "target", file)
+        before = content(target)
+        for command in (["convert", "--to", to, "--overwrite", "--dtype", "fp16"],
+                        ["merge-weights", "--dtype", "fp16", *(["--unsafe_serialization"] if to == "bin" else [])]):
+            code, text = said(command[0], target, os.path.dirname(target), *command[1:])
+            assert code == 2 and "is read, and would be replaced" in text and content(target) == before, text
+    code, text = said("verify", "")
+    assert code == 2 and "PATH is empty" in text.replace(":", ""), text
 
 
 def check_others(folder):

@@ -151,6 +151,12 @@ void OptionParser::parse(std::span<const std::string> arguments) {
   }
   try {
     app_->parse(canonical(arguments));
+    for (const CLI::Option* const option : app_->get_options()) {
+      const auto& values = option->results();
+      if (option->get_positional() && std::ranges::find(values, "") != values.end()) {
+        throw CLI::ValidationError(upper(option->get_name()), "is empty");
+      }
+    }
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);
     throw HelpShown();

@@ -376,11 +376,14 @@ TEST_CASE("DeepSpeed: without ZeRO the optimizer's state is named as left out") 
     small.module.erase("param_shapes");
     small.module.at("optimizer") =
         has_optimizer ? PythonValue::dict({{"state", PythonValue::dict()}}) : PythonValue();
+    small.module.at("epoch") = 3;
     small.save(folder.path());
     const OpenedFolder opened(folder.path());
     CHECK(opened.provenance.format == "DeepSpeed");
-    CHECK(opened.training.unread.starts_with("the state of the optimizer in mp_rank_00") ==
-          has_optimizer);
+    const std::vector<std::string>& unread = opened.training.unread;
+    REQUIRE(unread.size() == (has_optimizer ? 2 : 1));
+    CHECK(unread.front() == "epoch");
+    CHECK(unread.back().starts_with("the state of the optimizer in mp_rank_00") == has_optimizer);
   }
 }
 

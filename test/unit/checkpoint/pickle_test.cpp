@@ -264,7 +264,7 @@ TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason
       {"text PERSID", "Pabc\n.", "opcode 0x50"},
       {"extension", "\x82\x01.", "opcode 0x82"},
       {"out-of-band buffer", "\x97.", "opcode 0x97"},
-      {"an opcode that there is not", "\xff.", "byte 0: opcode 0xff"},
+      {"an opcode that there is not", "\xff.", "byte 0: there is no opcode 0xff"},
       {"a protocol to come", "\x80\x06.", "protocol 6, expected 0 to 5"},
       {"nothing", "", "byte 0: truncated"},
       {"no value", ".", "a value is missing on the stack"},
@@ -288,7 +288,7 @@ TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason
       {"long integer", "\x8b\xff\xff\xff\xff."_s, "truncated"},
       {"nine bytes", "\x8a\x09\0\0\0\0\0\0\0\0\1."_s, "integer of 9 bytes"},
       {"2^63", "\x8a\x09\0\0\0\0\0\0\0\x80\0."_s, "integer of 9 bytes"},
-      {"a long line", "I99999999999999999999\n.", "not a 64-bit integer: '9999"},
+      {"a long line", "I99999999999999999999\n.", "more than 64 bits: '9999"},
       {"a number that is none", "Fabc\n.", "not a number"},
       {"text that is no text", "X\2\0\0\0\xc3\x28."_s, "string that is not UTF-8"},
       {"overlong text", "X\2\0\0\0\xc0\x80."_s, "not UTF-8"},
@@ -315,6 +315,20 @@ TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason
     CHECK_MESSAGE(fault.find(row.message) != std::string::npos, fault);
     CHECK(fault.starts_with("file: pickle, byte "));
   }
+}
+
+TEST_CASE("pickle: what another program may write is not called damaged") {
+  const std::string kCases[] = {"\x8a\x09\0\0\0\0\0\0\0\0\1."_s,
+                                "I99999999999999999999\n.",
+                                "(iposix\nsystem\n.",
+                                "Pabc\n.",
+                                "]q\0h\0a."_s,
+                                "cbuiltins\ngetattr\nX\1\0\0\0aX\1\0\0\0b\x86R."_s,
+                                std::string(1100, ']') + std::string(1099, 'a') + "."};
+  for (const std::string& bytes : kCases) {
+    CHECK(refusal_of_pickle(bytes).find("may be sound") != std::string::npos);
+  }
+  CHECK(refusal_of_pickle("ccollections\ndeque\n)R(K\1e.").empty());
 }
 
 TEST_CASE("pickle: size and nesting are bounded without recursion") {

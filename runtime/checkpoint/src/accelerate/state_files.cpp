@@ -69,7 +69,7 @@ ProgramState read_program(const pickle::Node& node) {
     } else if (value.is(Kind::text) || value.is(Kind::bytes)) {
       result[name] = std::string(value.text);
     } else {
-      entry.fail("a number, a string or bytes");
+      entry.refuse("a number, a string or bytes");
     }
   }
   return result;
@@ -148,7 +148,7 @@ std::map<std::string, double> read_scaler(const InputPath& path) {
     state[name == "_growth_tracker" ? "clean_steps" : name] = value.real();
   }
   if (!state.empty() && !state.contains("scale")) {
-    root.at("scale").fail("a number");
+    root.at("scale").refuse("a number");
   }
   return state;
 }

@@ -40,7 +40,7 @@ class Reader {
 
   // Adds every tensor of the dict as a parameter. "_extra_state" is an arbitrary object that
   // modules may add.
-  void read_weights(const Node& root) {
+  void read_weights(const Node& root, TrainingState& training) {
     for (const auto& [name, node] : root.entries()) {
       if (name.ends_with("flat_param")) {
         throw Unreadable(node.where() +
@@ -49,7 +49,9 @@ class Reader {
       }
       if (TorchFile::is_tensor(node.value())) {
         add(node, name, "param");
-      } else if (!node.is_none() && !name.ends_with("_extra_state")) {
+      } else if (node.is_none() || name.ends_with("_extra_state")) {
+        training.unread.push_back(name);
+      } else {
         node.refuse("a tensor");
       }
     }
@@ -66,7 +68,7 @@ class Reader {
     const std::size_t first = catalog_.tensors.size();
     for (const auto& [key, node] : root.at("state").entries()) {
       if (!numbers.empty() && !numbers.contains(key)) {
-        throw Error(Errc::config, node.where() + " belongs to a parameter that is in no group");
+        throw Unreadable(node.where() + " belongs to a parameter that is in no group");
       }
       read_state(node, key, training);
     }
@@ -128,7 +130,7 @@ void read_torch_file(const InputPath& path, Catalog& catalog, TrainingState& tra
   if (is_optimizer(root)) {
     reader.read_optimizer(root, training);
   } else {
-    reader.read_weights(root);
+    reader.read_weights(root, training);
   }
   catalog.index();
   if (provenance.format.empty()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/catalog/catalog.hpp"
 
-#include "acc/base/error.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 
 #include <algorithm>
 
@@ -72,9 +72,9 @@ void Catalog::index() {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto [found, is_new] = by_name_.emplace(Key{tensors[i].name, tensors[i].kind}, i);
     if (!is_new) {
-      throw Error(Errc::config, "tensor '" + tensors[i].name + "' (" + tensors[i].kind +
-                                    ") occurs twice: as '" + tensors[found->second].stored_name +
-                                    "' and as '" + tensors[i].stored_name + "'");
+      throw Unreadable("tensor '" + tensors[i].name + "' (" + tensors[i].kind +
+                       ") occurs twice: as '" + tensors[found->second].stored_name + "' and as '" +
+                       tensors[i].stored_name + "'");
     }
   }
 }

@@ -73,7 +73,7 @@ void push_names(pickle::Writer& writer, const std::vector<std::string>& names) {
 void read_pair(std::string_view name, const pickle::Node& node, StoredGroup& group) {
   const std::vector<pickle::Node> numbers = node.items();
   if (numbers.size() != 2) {
-    node.fail("two numbers");
+    node.refuse("two numbers");
   }
   for (std::size_t i = 0; i < 2; ++i) {
     if (!numbers[i].is_none()) {
@@ -187,7 +187,7 @@ void read_group_key(const std::string& key, const pickle::Node& node, StoredGrou
   } else if (node.is_number()) {
     group.hyper_parameters[key] = node.real();
   } else if (is_known(key)) {
-    node.fail("a number, True or False");
+    node.refuse("a number, True or False");
   }
   // Other keys ("name") were added by the program and are not settings of the optimizer.
 }

@@ -25,10 +25,6 @@ struct Form {
 };
 using Forms = std::map<Shape, std::vector<Form>>;
 
-bool is_state(const StoredTensor& tensor) {
-  return tensor.kind != "param" && tensor.kind != "value";
-}
-
 /// Marks the states of numbered parameters. Returns false if there are none.
 bool mark_numbered(Catalog& catalog, const TrainingState& training) {
   std::set<std::string> numbers;
@@ -37,7 +33,7 @@ bool mark_numbered(Catalog& catalog, const TrainingState& training) {
   }
   bool found = false;
   for (StoredTensor& tensor : catalog.tensors) {
-    if (is_state(tensor) && tensor.number_only.empty() && numbers.contains(tensor.name)) {
+    if (!tensor.is_weight() && tensor.number_only.empty() && numbers.contains(tensor.name)) {
       tensor.number_only = std::exchange(tensor.name, "(parameter " + tensor.name + ")");
       found = true;
     }

@@ -80,12 +80,15 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
   ProgressMeter meter(options.progress, Component::launcher, "writing", result.nbytes);
   if (!weights.empty()) {
+    check_replaces(stored, folder / kBinFile, options);
     const fs::path path = files.add(kBinFile);
     write_weights(path, weights, reader, meter);
     result.tensors += check(path, weights, options);
   }
   if (!moments.empty()) {
-    const fs::path path = files.add(options.merge ? kBinFile : "optimizer.bin");
+    const char* const name = options.merge ? kBinFile : "optimizer.bin";
+    check_replaces(stored, folder / name, options);
+    const fs::path path = files.add(name);
     write_moments(path, stored, moments, reader, meter);
     result.tensors += check(path, moments, options);
   }

@@ -3,9 +3,12 @@
 
 #include "acc/checkpoint/convert/parallel.hpp"
 #include "acc/checkpoint/convert/verify.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "convert/outputs.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace acc::checkpoint::conversion {
 
@@ -14,7 +17,8 @@ namespace acc::checkpoint::conversion {
 std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,
                           const Options& options) {
   for (const OutputTensor& tensor : tensors) {
-    const StoredTensor* const there = written.catalog.find(tensor.name, tensor.from->kind);
+    const StoredTensor* const there =
+        written.catalog.find(tensor.name, tensor.from->is_weight() ? "param" : tensor.from->kind);
     if (there == nullptr || there->shape != tensor.from->shape || there->dtype != tensor.dtype) {
       throw not_as_written(written.path, tensor.name);
     }
@@ -75,9 +79,68 @@ Error not_as_written(const std::filesystem::path& path, const std::string& tenso
                             " does not read back as it was written; nothing was kept"};
 }
 
+void check_replaces(const Stored& from, const std::filesystem::path& file, const Options& options) {
+  if (!InputPath(file).exists()) {
+    return;
+  }
+  const bool is_source = std::ranges::any_of(from.catalog.files, [&](const InputPath& each) {
+    std::error_code ignored;
+    return each.path() == file || std::filesystem::equivalent(each.path(), file, ignored);
+  });
+  if (is_source || !(options.overwrite || options.merge)) {
+    throw Error(
+        Errc::config,
+        file.string() + (is_source ? " is read, and would be replaced" : " already exists") +
+            "; choose another folder" + (is_source ? "" : ", or --overwrite to replace it"));
+  }
+}
+
+namespace {
+
+/// Returns the files and folders next to what was read, which the output does not have: other
+/// models, the state of schedulers, the configuration of a model.
+std::vector<std::string> other_files(const Stored& from, const std::filesystem::path& out) {
+  std::vector<std::string> names;
+  if (from.format != Format::save_folder && from.format != Format::safetensors_set) {
+    return names;
+  }
+  std::set<std::string> read = {kManifestFile};
+  for (const InputPath& file : from.catalog.files) {
+    read.insert(file.path().lexically_relative(from.path).begin()->string());
+  }
+  const InputPath written = out;
+  for (const std::string& name : from.path.names()) {
+    if (!read.contains(name) && !name.ends_with(kSafetensorsIndex) && !(written / name).exists()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+/// Adds the names, in one line.
+void add_left_out(const std::vector<std::string>& names, const std::string& before,
+                  Result& result) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    text += (i == 0 ? "" : ", ") + before + names[i];
+  }
+  if (names.size() > kShown) {
+    text += ", … (" + std::to_string(names.size()) + " in all)";
+  }
+  if (!names.empty()) {
+    result.left_out.push_back(text);
+  }
+}
+
+}  // namespace
+
 // Each writer opens its own reader of the catalog, checks its sources, reads its output back, and
 // gives it its name if the sources are unchanged.
 Result convert(const Stored& from, const std::filesystem::path& out, const Options& options) {
+  if (!has_optimizer(from) && weights_of(from, {}).empty()) {
+    throw Error(Errc::not_supported, from.path.string() + " has no tensors to convert");
+  }
   Result result = read_unchanged(from.path, [&] {
     switch (options.to) {
       case Target::safetensors: return write_safetensors(from, out, options);
@@ -87,8 +150,12 @@ Result convert(const Stored& from, const std::filesystem::path& out, const Optio
     }
     return write_deepspeed(from, out, options);
   });
-  if (!from.training.unread.empty()) {
-    result.left_out.push_back(from.training.unread);
+  add_left_out(from.training.unread, "", result);
+  if (!options.merge) {
+    if (!has_optimizer(from) && !from.training.groups.empty()) {
+      result.left_out.emplace_back("the settings of the optimizer, which has no state");
+    }
+    add_left_out(other_files(from, out), from.path.string() + "/", result);
   }
   return result;
 }

@@ -10,6 +10,7 @@
 #include "acc/checkpoint/files/input_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +37,11 @@ OutputSet::OutputSet(fs::path folder) : folder_(std::move(folder)), written_in_(
   made_folder_ = fs::create_directory(folder_, error);
   if (error || !fs::is_directory(folder_)) {
     throw file_error("create the folder", folder_, error ? error.value() : ENOTDIR);
+  }
+  lock_.reset(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock_ && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(Errc::config, "cannot write to " + folder_.string() +
+                                  ": another process writes to it; try again when it has ended");
   }
 }
 
@@ -143,16 +149,21 @@ void copy_flushed(const InputPath& from, const fs::path& to) {
 NewFolder::NewFolder(const fs::path& target,
                      const std::function<bool(const std::string& path)>& is_ours, bool overwrite,
                      const std::vector<std::string>& folders)
-    : folder_(target, is_ours, static_cast<std::uint32_t>(::getpid())) {
+    : folder_(target, is_ours, static_cast<std::uint32_t>(::getpid())), overwrite_(overwrite) {
+  check_free();
+  folder_.begin();
+  folder_.make(folders);
+}
+
+void NewFolder::check_free() const {
+  const fs::path& target = folder_.target();
   const bool is_there = !is_object(target) && fs::exists(target) &&
                         !(fs::is_directory(target) && fs::is_empty(target));
-  if (is_there && !overwrite) {
+  if (is_there && !overwrite_) {
     throw Error(Errc::config, target.string() +
                                   " already exists; choose another folder, or --overwrite to "
                                   "replace the checkpoint in it");
   }
-  folder_.begin();
-  folder_.make(folders);
 }
 
 NewFolder::~NewFolder() {
@@ -163,6 +174,7 @@ NewFolder::~NewFolder() {
 
 fs::path NewFolder::commit(const InputPath& from) {
   from.check_unchanged();
+  check_free();  // another process may have written it meanwhile
   folder_.commit();
   committed_ = true;
   return folder_.target();

@@ -18,8 +18,8 @@ namespace acc::checkpoint::conversion {
 /// Files in a folder, which all get their names together: each is written as its temporary name
 /// (written_file.hpp) and renamed by `commit`, in the order of the list, so that a file that
 /// completes the set (an index) comes last. Objects are written to a temporary folder of this
-/// machine first, and sent by `commit`. Without `commit` nothing is left. Throws Error(config) with
-/// the path and the reason of errno.
+/// machine first, and sent by `commit`. One process at a time writes to a folder. Without `commit`
+/// nothing is left. Throws Error(config) with the path and the reason of errno.
 class OutputSet {
  public:
   /// Creates the folder if it does not exist. Its parent must exist.
@@ -47,6 +47,7 @@ class OutputSet {
     UniqueFd fd;  ///< none if the caller writes it
   };
   std::filesystem::path folder_, written_in_;
+  UniqueFd lock_;  ///< of the folder: the temporary names are those of every process
   bool made_folder_ = false;
   std::vector<File> files_;
 };
@@ -71,7 +72,10 @@ class NewFolder {
   std::filesystem::path commit(const InputPath& from);
 
  private:
+  void check_free() const;
+
   AtomicFolder folder_;
+  bool overwrite_ = false;
   bool committed_ = false;
 };
 

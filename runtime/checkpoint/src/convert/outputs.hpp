@@ -24,16 +24,21 @@ Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder
                        const Options& options);
 
 /// Returns all tensors that are not optimizer state, in the order of the checkpoint. `dtype`
-/// replaces the dtype of real tensors.
+/// replaces the dtype of real tensors. Throws Error(not_supported) if two have one name.
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype);
 /// Returns the optimizer's state, in the order of the checkpoint, with its dtypes. Throws
 /// Error(not_supported) if the names of its parameters are unknown.
 std::vector<OutputTensor> moments_of(const Stored& stored);
+/// True if there is any.
 bool has_optimizer(const Stored& stored);
 /// Returns the optimizer's name, as the checkpoint says or as its states show; "" if neither tells.
 std::string known_optimizer(const Stored& stored);
 /// The same; throws Error(not_supported) if it is unknown.
 std::string optimizer_of(const Stored& stored);
+
+/// Throws Error(config) if the file exists and may not be replaced: it is read, or there is no
+/// `overwrite`. A merge replaces other files, as Accelerate's does.
+void check_replaces(const Stored& from, const std::filesystem::path& file, const Options& options);
 
 /// Passes elements [begin, end) of a stored tensor to `sink`, tile by tile.
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,

@@ -47,7 +47,7 @@ class SafetensorsJob {
  public:
   SafetensorsJob(const Stored& stored, const fs::path& folder, const Options& options)
       : options_(options),
-        from_(stored.path),
+        stored_(stored),
         tensors_(weights_of(stored, options.dtype)),
         reader_(stored.catalog),
         files_(folder),
@@ -77,7 +77,8 @@ class SafetensorsJob {
                              tensors_[tile.tensor].name);
       }
     });
-    return {files_.commit(from_), tensors_.size() + aliases_.size(), nbytes_of(tensors_), {}};
+    return {
+        files_.commit(stored_.path), tensors_.size() + aliases_.size(), nbytes_of(tensors_), {}};
   }
 
  private:
@@ -105,9 +106,11 @@ class SafetensorsJob {
     const SafetensorsPlan plan = plan_safetensors(std::move(named), options_.max_shard_nbytes);
     check_no_other_form(folder, !plan.index.empty());
     for (const SafetensorsPlan::File& file : plan.files) {
+      check_replaces(stored_, folder / file.name, options_);
       add_file(file, number);
     }
     if (!plan.index.empty()) {
+      check_replaces(stored_, folder / kIndex, options_);
       files_.write(files_.add(kIndex, plan.index.size()), 0, std::as_bytes(std::span(plan.index)));
     }
   }
@@ -151,7 +154,7 @@ class SafetensorsJob {
   }
 
   const Options& options_;
-  const InputPath& from_;
+  const Stored& stored_;
   std::vector<OutputTensor> tensors_;
   std::map<std::string, std::string> aliases_;  ///< second name -> name of its tensor
   TensorReader reader_;

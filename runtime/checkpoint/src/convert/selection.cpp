@@ -6,23 +6,25 @@
 #include "convert/outputs.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 
 namespace acc::checkpoint::conversion {
-namespace {
-
-// Tensors of unknown meaning ("value") are treated as weights, so that they are not lost.
-bool is_weight(const StoredTensor& tensor) {
-  return tensor.kind == "param" || tensor.kind == "value";
-}
-
-}  // namespace
 
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype) {
   std::vector<OutputTensor> tensors;
   SharedBytes shared;
+  std::map<std::string_view, const StoredTensor*> by_name;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    if (is_weight(tensor)) {
+    if (tensor.is_weight()) {
+      const auto [same, is_new] = by_name.emplace(tensor.name, &tensor);
+      if (!is_new) {
+        throw Error(Errc::not_supported, stored.path.string() + ": '" + same->second->stored_name +
+                                             "' and '" + tensor.stored_name + "' would both be '" +
+                                             tensor.name +
+                                             "' in the output; save them under other names");
+      }
       const bool converts = dtype && is_real(tensor.dtype);
       const StoredTensor* const other = shared.other(tensor);
       tensors.push_back({tensor.name, &tensor, converts ? *dtype : tensor.dtype,
@@ -31,6 +33,14 @@ std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> 
   }
   return tensors;
 }
+
+namespace {
+
+bool is_moment(const StoredTensor& tensor) {
+  return !tensor.is_weight() && tensor.kind != "group";
+}
+
+}  // namespace
 
 std::vector<OutputTensor> moments_of(const Stored& stored) {
   if (!stored.training.names_unknown.empty()) {
@@ -42,7 +52,7 @@ std::vector<OutputTensor> moments_of(const Stored& stored) {
   }
   std::vector<OutputTensor> tensors;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    if (!is_weight(tensor) && tensor.kind != "group") {  // a setting: training.groups has it
+    if (is_moment(tensor)) {
       tensors.push_back({tensor.name, &tensor, tensor.dtype});
     }
   }
@@ -50,8 +60,7 @@ std::vector<OutputTensor> moments_of(const Stored& stored) {
 }
 
 bool has_optimizer(const Stored& stored) {
-  return std::any_of(stored.catalog.tensors.begin(), stored.catalog.tensors.end(),
-                     [](const StoredTensor& tensor) { return !is_weight(tensor); });
+  return std::ranges::any_of(stored.catalog.tensors, is_moment);
 }
 
 // A checkpoint that names its optimizer is trusted. Otherwise states and groups decide.

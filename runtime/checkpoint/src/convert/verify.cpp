@@ -143,11 +143,12 @@ void verify_folder(const InputPath& folder, const Opened& opened, ArchiveCheck& 
   }
 }
 
-/// Checks what is in none of the catalogs.
+/// Checks what is in none of the catalogs. A file that could not be opened as an archive is damaged
+/// already.
 void verify_others(const InputPath& path, const Opened& opened, Verification& found) {
   ArchiveCheck check(found);
   if (!path.is_folder()) {
-    if (is_archive(path) && !opened.files.contains(path)) {
+    if (is_archive(path) && !opened.files.contains(path) && found.damaged.empty()) {
       check.file(path);
     }
     return;

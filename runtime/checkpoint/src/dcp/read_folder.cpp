@@ -192,6 +192,9 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
     const Entry& entry = entries[i];
     if (!entry.is_tensor) {
       groups.read(entry, entry.value, names[i]);
+      if (names[i].kind != "group") {
+        training.unread.push_back(entry.name);
+      }
       continue;
     }
     const bool is_step = names[i].kind == "step" && !has_step;

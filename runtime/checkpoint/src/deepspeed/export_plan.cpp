@@ -85,10 +85,10 @@ ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
   }
   std::set<std::string> kinds;
   for (const StoredTensor& tensor : catalog.tensors) {
-    if (tensor.kind == "step") {
+    if (tensor.kind == "step" || tensor.kind == "group") {
       continue;
     }
-    if (tensor.kind != "param") {
+    if (!tensor.is_weight()) {
       check_state(tensor, catalog.find(tensor.name, "param"), where);
       kinds.insert(tensor.kind);
     } else if (!placed.contains(tensor.name)) {

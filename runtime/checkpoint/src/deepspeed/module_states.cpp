@@ -4,12 +4,37 @@
 #include "pickle/node.hpp"
 #include "torch/scalar.hpp"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 namespace acc::checkpoint::deepspeed {
 
 namespace {
 
 using pickle::Node;
 using torch::TorchFile;
+
+/// Keys that are read, and those that describe the run.
+constexpr std::array<std::string_view, 19> kReadKeys = {"module",
+                                                        "param_shapes",
+                                                        "frozen_param_shapes",
+                                                        "frozen_param_fragments",
+                                                        "shared_params",
+                                                        "buffer_names",
+                                                        "optimizer",
+                                                        "global_steps",
+                                                        "skipped_steps",
+                                                        "global_samples",
+                                                        "dp_world_size",
+                                                        "mp_world_size",
+                                                        "ds_config",
+                                                        "ds_version",
+                                                        kWriterKey,
+                                                        "sparse_tensor_module_names",
+                                                        "num_experts",
+                                                        "data_sampler",
+                                                        "random_ltd"};
 
 NamedShapes read_shapes(const Node& node) {
   NamedShapes result;
@@ -19,13 +44,16 @@ NamedShapes read_shapes(const Node& node) {
   return result;
 }
 
-// Values without elements (None) and a module's "_extra_state" are no tensors and are skipped.
-NamedTensors read_tensors(const TorchFile& file, const Node& node) {
+// Values without elements (None) and a module's "_extra_state" are no tensors.
+NamedTensors read_tensors(const TorchFile& file, const Node& node,
+                          std::vector<std::string>& unread) {
   NamedTensors result;
   for (const auto& [name, value] : node.entries()) {
     if (TorchFile::is_tensor(value.value())) {
       result.emplace_back(name, file.tensor(value.value()));
-    } else if (!value.is_none() && !name.ends_with("_extra_state")) {
+    } else if (value.is_none() || name.ends_with("_extra_state")) {
+      unread.push_back(name);
+    } else {
       value.refuse("a tensor");
     }
   }
@@ -65,7 +93,7 @@ ModuleStates read_module_states(const InputPath& path) {
     result.frozen = read_shapes(*shapes);
   }
   if (const auto fragments = root.find("frozen_param_fragments")) {
-    result.fragments = read_tensors(file, *fragments);
+    result.fragments = read_tensors(file, *fragments, result.unread);
   }
   if (const auto shared = root.find("shared_params")) {
     for (const auto& [second, name] : shared->entries()) {
@@ -77,7 +105,12 @@ ModuleStates read_module_states(const InputPath& path) {
       result.buffers.insert(name.text());
     }
   }
-  result.module = read_tensors(file, root.at("module"));
+  result.module = read_tensors(file, root.at("module"), result.unread);
+  for (const auto& [name, value] : root.entries()) {
+    if (std::ranges::find(kReadKeys, name) == kReadKeys.end() && !value.is_none()) {
+      result.unread.push_back(name);
+    }
+  }
   result.global_steps = read_count(file, root, "global_steps");
   result.skipped_steps = read_count(file, root, "skipped_steps");
   const auto writer = root.find(kWriterKey);

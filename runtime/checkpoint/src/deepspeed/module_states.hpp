@@ -31,7 +31,8 @@ struct ModuleStates {
   NamedTensors module;  ///< 16-bit weights and buffers; stage 3: placeholders and buffers
   std::int64_t global_steps = 0;
   std::int64_t skipped_steps = 0;
-  std::string writer;  ///< "DeepSpeed 0.19.8", or our writer
+  std::vector<std::string> unread = {};  ///< names of values that are no tensors, and other keys
+  std::string writer;                    ///< "DeepSpeed 0.19.8", or our writer
 };
 
 /// Throws Error(config) with file and key.

@@ -22,7 +22,7 @@ int read_stage(const Node& node) {
     value = value->items[1]->items[0];
   }
   if (!value->is(pickle::Value::Kind::integer) || value->integer < 1 || value->integer > 3) {
-    node.fail("a ZeRO stage, 1 to 3");
+    node.refuse("a ZeRO stage, 1 to 3");
   }
   return static_cast<int>(value->integer);
 }
@@ -63,11 +63,11 @@ class RankFile {
     const std::map<std::string, Node> moments = states();
     for (const Node& master : masters().items()) {
       if (!TorchFile::is_tensor(master.value())) {
-        master.fail("a tensor");
+        master.refuse("a tensor");
       }
       Flat flat{.master = file_.row_major_tensor(master.value()), .moments = {}};
       if (flat.master.shape.size() != 1) {
-        master.fail("a tensor of one dimension");
+        master.refuse("a tensor of one dimension");
       }
       if (const auto found = moments.find(std::to_string(result.size())); found != moments.end()) {
         read_moments(found->second, flat, state);
@@ -92,15 +92,15 @@ class RankFile {
     }
     const std::size_t flats = masters().items().size();
     if (state.group_of.size() != flats) {
-      masters().fail("a list of " + std::to_string(state.group_of.size()) +
-                     " tensors, one per parameter of the optimizer");
+      masters().refuse("a list of " + std::to_string(state.group_of.size()) +
+                       " tensors, one per parameter of the optimizer");
     }
     if (const auto paddings = state_.find("param_alignment_paddings"); paddings && stage_ != 3) {
       for (const Node& of_group : paddings->items()) {
         std::vector<std::int64_t>& numbers = state.alignment_paddings.emplace_back();
         for (const Node& padding : of_group.items()) {
           if (padding.integer() < 0) {
-            padding.fail("a number of elements");
+            padding.refuse("a number of elements");
           }
           numbers.push_back(padding.integer());
         }

@@ -319,6 +319,7 @@ void read_checkpoint(const InputPath& path, Catalog& catalog, TrainingState& tra
   training.step = std::max<std::int64_t>(module.global_steps - module.skipped_steps, 0);
   training.skipped_steps = module.skipped_steps;
   training.buffers = module.buffers;
+  training.unread = module.unread;
   CatalogBuilder builder(files, module, catalog);
   if (!files.optimizers.empty()) {
     if (!module.has_zero) {
@@ -335,9 +336,9 @@ void read_checkpoint(const InputPath& path, Catalog& catalog, TrainingState& tra
     }
     builder.add_module(false);
     if (module.has_optimizer) {
-      training.unread = "the state of the optimizer in " + module.path.filename().string() +
-                        ", with fp32 weights if the run had 16-bit ones, which DeepSpeed stores "
-                        "without names (stage 0)";
+      training.unread.push_back("the state of the optimizer in " + module.path.filename().string() +
+                                ", with fp32 weights if the run had 16-bit ones, which DeepSpeed "
+                                "stores without names (stage 0)");
     }
     provenance.format = "DeepSpeed";
   }

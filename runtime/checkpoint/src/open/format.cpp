@@ -127,6 +127,9 @@ Format format_of(const InputPath& path) {
     throw Error(Errc::config, path.string() + ": no such file or folder");
   }
   if (!path.is_folder()) {
+    if (!path.is_file()) {
+      throw Error(Errc::config, path.string() + ": not a regular file");
+    }
     return format_of_file(path);
   }
   const std::set<std::string> names = name_set(path);

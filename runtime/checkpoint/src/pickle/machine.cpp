@@ -42,7 +42,7 @@ Machine::Machine(std::span<const std::byte> bytes, const std::string& where, con
 Values Machine::finish() {
   Value* root = pop();
   if (root->expanded > kExpandedFree + kExpandedPerByte * source_.nbytes()) {
-    fail("repeated values would expand to " + std::to_string(root->expanded) + " values");
+    refuse("repeated values would expand to " + std::to_string(root->expanded) + " values");
   }
   values_.set_root(*root);
   return std::move(values_);
@@ -112,12 +112,12 @@ Value::Items Machine::shared(Value& value) {
 void Machine::account(Value& to, std::span<Value* const> items) const {
   for (const Value* item : items) {
     if (item->depth >= kMaxDepth) {
-      fail("values nested more than " + std::to_string(kMaxDepth) + " deep");
+      refuse("values nested more than " + std::to_string(kMaxDepth) + " deep");
     }
     to.depth = std::max(to.depth, static_cast<std::uint16_t>(item->depth + 1));
     const std::uint64_t sum = std::uint64_t{to.expanded} + item->expanded;
     if (sum > std::numeric_limits<std::uint32_t>::max()) {
-      fail("repeated values would expand to " + std::to_string(sum) + " values");
+      refuse("repeated values would expand to " + std::to_string(sum) + " values");
     }
     to.expanded = static_cast<std::uint32_t>(sum);
   }
@@ -145,7 +145,7 @@ void Machine::extend(Value& to, Value::Items& items, std::span<Value* const> mor
   // Items that are added now may contain this value, because the memo gave it out. Python's pickler
   // emits this only for a value that contains itself.
   if (to.fetched) {
-    fail("a value that contains itself");
+    refuse("a value that contains itself");
   }
   account(to, more);
   const std::size_t count = items.size() + more.size();
@@ -193,7 +193,7 @@ void Machine::global(std::string_view module, std::string_view name) {
     source_.utf8(name);
     const Value named{.kind = Kind::global, .text = module, .name = name};
     if (!allows_(module, name) && !is_getattr(module, name)) {
-      source_.refuse("global " + named.describe() + " is not allowed");
+      refuse("global " + named.describe() + " is not allowed");
     }
     last = &values_.add(
         {.kind = Kind::global, .text = values_.keep(module), .name = values_.keep(name)});

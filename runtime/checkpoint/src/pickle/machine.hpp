@@ -35,6 +35,7 @@ class Machine {
   /// Returns the values, whose root is the value on top of the stack. Called at STOP.
   Values finish();
   [[noreturn]] void fail(const std::string& what) const { source_.fail(what); }
+  [[noreturn]] void refuse(const std::string& what) const { source_.refuse(what); }
 
   // The stack.
   void push(Value* value) { stack_.push_back(value); }
@@ -100,6 +101,7 @@ class Machine {
   void op_add_items();
   void op_pop();
   void op_protocol();
+  void op_unsupported();
   void op_unknown();
 
   Source source_;

@@ -12,11 +12,6 @@ std::string Node::where() const {
   return key_.empty() ? where_ : where_ + ": key '" + key_ + "'";
 }
 
-void Node::fail(const std::string& expected) const {
-  throw Error(Errc::config, (key_.empty() ? where_ + ": the file" : where()) + " must be " +
-                                expected + ", and is " + value_->describe());
-}
-
 void Node::refuse(const std::string& expected) const {
   throw Unreadable((key_.empty() ? where_ + ": the file" : where()) + " must be " + expected +
                    ", and is " + value_->describe());
@@ -46,19 +41,19 @@ Node Node::child(const Value& value, std::string_view name) const {
 // attributes).
 Node Node::at(std::string_view name) const {
   if (!is_dict() && !value_->is(Value::Kind::object)) {
-    fail("a dict");
+    refuse("a dict");
   }
   const Value* const found = value_->find(name);
   if (found == nullptr) {
     const Node missing = child(*value_, name);
-    throw Error(Errc::config, where_ + ": key '" + missing.key_ + "' is missing");
+    throw Unreadable(where_ + ": key '" + missing.key_ + "' is missing");
   }
   return child(*found, name);
 }
 
 std::optional<Node> Node::find(std::string_view name) const {
   if (!is_dict() && !value_->is(Value::Kind::object)) {
-    fail("a dict");
+    refuse("a dict");
   }
   const Value* const found = value_->find(name);
   if (found == nullptr || found->is(Value::Kind::none)) {
@@ -71,7 +66,7 @@ std::optional<Node> Node::find(std::string_view name) const {
 // to text.
 std::vector<std::pair<std::string, Node>> Node::entries() const {
   if (!is_dict()) {
-    fail("a dict");
+    refuse("a dict");
   }
   const Value::Items pairs = value_->pairs();
   std::vector<std::pair<std::string, Node>> result;
@@ -84,7 +79,7 @@ std::vector<std::pair<std::string, Node>> Node::entries() const {
       const std::string number = std::to_string(name.integer);
       result.emplace_back(number, child(*pairs[i + 1], number));
     } else {
-      fail("a dict with string or integer keys (found the key " + name.describe() + ")");
+      refuse("a dict with string or integer keys (found the key " + name.describe() + ")");
     }
   }
   return result;
@@ -92,7 +87,7 @@ std::vector<std::pair<std::string, Node>> Node::entries() const {
 
 std::vector<Node> Node::items() const {
   if (!is_list()) {
-    fail("a list");
+    refuse("a list");
   }
   std::vector<Node> result;
   result.reserve(value_->items.size());
@@ -104,28 +99,28 @@ std::vector<Node> Node::items() const {
 
 std::int64_t Node::integer() const {
   if (!value_->is(Value::Kind::integer)) {
-    fail("an integer");
+    refuse("an integer");
   }
   return value_->integer;
 }
 
 double Node::real() const {
   if (!is_number()) {
-    fail("a number");
+    refuse("a number");
   }
   return value_->is(Value::Kind::real) ? value_->real : static_cast<double>(value_->integer);
 }
 
 bool Node::boolean() const {
   if (!value_->is(Value::Kind::boolean)) {
-    fail("True or False");
+    refuse("True or False");
   }
   return value_->integer != 0;
 }
 
 std::string Node::text() const {
   if (!is_text()) {
-    fail("a string");
+    refuse("a string");
   }
   return std::string(value_->text);
 }
@@ -138,12 +133,12 @@ Shape Node::shape() const {
     sizes = value_->items[1]->items[0];
   }
   if (!sizes->is(Value::Kind::tuple) && !sizes->is(Value::Kind::list)) {
-    fail("a torch.Size");
+    refuse("a torch.Size");
   }
   Shape result;
   for (const Value* size : sizes->items) {
     if (!size->is(Value::Kind::integer)) {
-      fail("a torch.Size of integers");
+      refuse("a torch.Size of integers");
     }
     result.push_back(size->integer);
   }

@@ -13,9 +13,10 @@
 
 namespace acc::checkpoint::pickle {
 
-/// A value of a pickle together with its place, for readers that take a pickle apart. Every fault
-/// throws Error(config) "<file>: key 'a.b' must be …, and is …". Cheap to copy. Refers to a
-/// Values, which must outlive it.
+/// A value of a pickle together with its place, for readers that take a pickle apart. A value
+/// that is missing or of another kind throws Unreadable "<file>: key 'a.b' must be …, and is …":
+/// the pickle is sound, and another program wrote it. Cheap to copy. Refers to a Values, which must
+/// outlive it.
 class Node {
  public:
   /// `where`: the file, and the entry in it if there are several.
@@ -25,9 +26,7 @@ class Node {
   [[nodiscard]] const std::string& key() const noexcept { return key_; }
   /// Returns the beginning of a message: "<file>: key 'a.b'".
   [[nodiscard]] std::string where() const;
-  /// Throws Error(config) that states what the value must be, and what it is.
-  [[noreturn]] void fail(const std::string& expected) const;
-  /// Throws Unreadable with the same text: the value is of another program, and not wrong.
+  /// Throws Unreadable that states what the value must be, and what it is.
   [[noreturn]] void refuse(const std::string& expected) const;
 
   [[nodiscard]] bool is_none() const noexcept { return value_->is(Value::Kind::none); }

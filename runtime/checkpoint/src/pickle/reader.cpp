@@ -8,8 +8,7 @@
 #include <array>
 
 // The opcodes of the pickle machine. `handlers` maps each opcode byte of protocols 0 to 5 to its
-// action; docs/formats/torch_save.md lists the opcodes that are accepted. All others are errors,
-// among them INST, OBJ, PERSID, EXT1, EXT2, EXT4 and the out-of-band buffers of protocol 5.
+// action; docs/formats/torch_save.md lists the opcodes that are accepted. All others are errors.
 namespace acc::checkpoint::pickle {
 
 // INT: protocol 0 writes booleans as "I00" and "I01".
@@ -105,13 +104,13 @@ void Machine::op_reduce() {
 
 void Machine::push_enumerator(Value::Items arguments) {
   if (arguments.size() != 2 || !arguments[0]->is(Kind::global) || !arguments[1]->is(Kind::text)) {
-    fail("cannot call global builtins.getattr, expected an enumerator");
+    refuse("cannot call global builtins.getattr, expected an enumerator");
   }
   const Value& type = *arguments[0];
   const auto number = enumerator(type.text, type.name, arguments[1]->text);
   if (!number) {
-    source_.refuse("attribute '" + std::string(arguments[1]->text) + "' of " + type.describe() +
-                   " is not allowed");
+    refuse("attribute '" + std::string(arguments[1]->text) + "' of " + type.describe() +
+           " is not allowed");
   }
   integer(*number);
 }
@@ -152,7 +151,7 @@ void Machine::op_build() {
     fail("second state for " + object->describe());
   }
   if (object->fetched) {
-    fail("a value that contains itself");
+    refuse("a value that contains itself");
   }
   account(*object, std::array{state});
   *(own(object->items) + 2) = state;
@@ -179,11 +178,15 @@ void Machine::op_appends() {
   drop_mark();
 }
 
+// Objects take items too: a deque is an object to which the pickle appends them.
 void Machine::append_to(Value& list, std::span<Value* const> items) {
-  if (!list.is(Kind::list)) {
+  if (list.is(Kind::list)) {
+    return extend(list, list.items, items);
+  }
+  if (!list.is(Kind::object)) {
     fail("cannot append items to " + list.describe());
   }
-  extend(list, list.items, items);
+  extend(list, list.entries, items);
 }
 
 void Machine::op_set_item() {
@@ -254,8 +257,13 @@ void Machine::op_protocol() {
   }
 }
 
+// Objects of Python 2, extensions, identifiers as text, and buffers outside of the pickle.
+void Machine::op_unsupported() {
+  refuse(fmt::format("opcode 0x{:02x} is not supported", opcode_));
+}
+
 void Machine::op_unknown() {
-  fail(fmt::format("opcode 0x{:02x} is not supported", opcode_));
+  fail(fmt::format("there is no opcode 0x{:02x}", opcode_));
 }
 
 constexpr void Machine::add_constants(Handlers& on) {
@@ -325,6 +333,9 @@ constexpr void Machine::add_objects(Handlers& on) {
 constexpr Machine::Handlers Machine::handlers() {
   Handlers on{};
   on.fill([](Machine& m) { m.op_unknown(); });
+  for (const char opcode : std::string_view("ioP\x82\x83\x84\x97\x98")) {
+    on[static_cast<unsigned char>(opcode)] = [](Machine& m) { m.op_unsupported(); };
+  }
   add_constants(on);
   add_texts(on);
   add_containers(on);

@@ -139,8 +139,11 @@ std::string_view Source::line() {
 std::int64_t Source::decimal(std::string_view line) const {
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), value);
+  if (error == std::errc::result_out_of_range) {
+    refuse("an integer of more than 64 bits: '" + std::string(line.substr(0, 40)) + "'");
+  }
   if (error != std::errc() || stop != line.data() + line.size()) {
-    fail("not a 64-bit integer: '" + std::string(line.substr(0, 40)) + "'");
+    fail("not an integer: '" + std::string(line.substr(0, 40)) + "'");
   }
   return value;
 }
@@ -163,13 +166,13 @@ std::int64_t Source::long_of(std::string_view bytes) const {
   const char sign = negative ? '\xff' : '\0';
   for (std::size_t i = 8; i < bytes.size(); ++i) {
     if (bytes[i] != sign) {
-      fail("integer of " + std::to_string(bytes.size()) + " bytes does not fit in 64 bits");
+      refuse("an integer of " + std::to_string(bytes.size()) + " bytes, more than 64 bits");
     }
   }
   std::memcpy(&value, bytes.data(), std::min<std::size_t>(bytes.size(), 8));
   const auto result = static_cast<std::int64_t>(value);
   if (!bytes.empty() && (result < 0) != negative) {
-    fail("integer of " + std::to_string(bytes.size()) + " bytes does not fit in 64 bits");
+    refuse("an integer of " + std::to_string(bytes.size()) + " bytes, more than 64 bits");
   }
   return result;
 }

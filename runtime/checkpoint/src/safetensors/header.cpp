@@ -22,6 +22,8 @@ namespace {
 constexpr std::uint64_t kLengthWord = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // limit of the reference implementation
 constexpr int kMaxDepth = 3;                       // object, tensor, list of numbers
+constexpr std::string_view kMetadataKey = "__metadata__";
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // nlohmann::json would skip it
 
 // Returns the beginning of a value for a message.
 std::string shown(const nlohmann::json& value) {
@@ -61,7 +63,7 @@ nlohmann::json parse_json(std::string_view text, const std::filesystem::path& pa
   }
   try {
     auto parsed = json_from_text<nlohmann::json>(text);
-    if (!parsed.is_object()) {
+    if (!parsed.is_object() || text.starts_with(kByteOrderMark)) {
       fail(path, "the header is not a JSON object");
     }
     return parsed;
@@ -105,9 +107,9 @@ TensorEntry parse_entry(const std::string& name, const nlohmann::json& entry,
   }
   if (const std::int64_t values = values_per_element(*dtype); values != 1) {
     if (tensor.shape.empty() || tensor.shape.back() % values != 0) {
-      fail_tensor(path, name,
-                  "shape " + to_string(tensor.shape) + " of " +
-                      std::string(safetensors_name(*dtype)) + " does not fill whole bytes");
+      throw Unreadable(path.string() + ": tensor '" + name + "': rows of shape " +
+                       to_string(tensor.shape) + " of " + std::string(safetensors_name(*dtype)) +
+                       " do not fill whole bytes");
     }
     tensor.shape.back() /= values;
   }
@@ -168,8 +170,11 @@ SafetensorsHeader parse_header(std::span<const std::byte> bytes, std::uint64_t f
   SafetensorsHeader header;
   header.data_begin = kLengthWord + length;
   for (const auto& [name, entry] : json.items()) {
-    if (name != "__metadata__") {
+    if (name != kMetadataKey) {
       header.tensors.push_back(parse_entry(name, entry, path));
+      continue;
+    }
+    if (entry.is_null()) {
       continue;
     }
     try {
@@ -197,6 +202,11 @@ SafetensorsHeader read_header(const InputFile& file) {
 namespace {
 
 std::string quoted(const std::string& name) {
+  if (name == kMetadataKey) {
+    throw Error(Errc::not_supported, "cannot write tensor '" + name +
+                                         "' to a safetensors file, whose header has its metadata "
+                                         "under this name");
+  }
   try {
     return text_of_json(nlohmann::json(name));
   } catch (const nlohmann::json::exception&) {

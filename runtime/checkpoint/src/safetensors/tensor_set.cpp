@@ -36,8 +36,9 @@ std::optional<InputPath> only_file(const InputPath& folder, const std::string& e
   const auto found =
       folder.names_of([ending](const std::string& name) { return name.ends_with(ending); });
   if (found.size() > 1) {
-    fail(folder, fmt::format("expected one *{}, found {}: {}, {}{}", ending, found.size(), found[0],
-                             found[1], found.size() > 2 ? ", …" : ""));
+    throw Unreadable(fmt::format(
+        "{}: expected one *{}, found {}: {}, {}{}; give the path of a file", folder.string(),
+        ending, found.size(), found[0], found[1], found.size() > 2 ? ", …" : ""));
   }
   return found.empty() ? std::nullopt : std::optional(folder / found.front());
 }
@@ -69,7 +70,8 @@ Index read_index(const InputPath& path) {
   Index read;
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string() || !is_plain_name(file.get<std::string>())) {
-      fail(path, "tensor '" + name + "': expected the name of a .safetensors file of this folder");
+      throw Unreadable(path.string() + ": tensor '" + name +
+                       "': expected the name of a .safetensors file of this folder");
     }
     read.files[name] = file.get<std::string>();
   }

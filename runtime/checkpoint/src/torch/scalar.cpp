@@ -44,7 +44,7 @@ double scalar(const TorchFile& file, const pickle::Node& node) {
   const TensorRef ref = file.tensor(node.value());
   const bool is_integer = ref.dtype == Dtype::i64 || ref.dtype == Dtype::i32;
   if (numel_of(ref.shape) != 1 || (!is_real(ref.dtype) && !is_integer)) {
-    node.fail("a number, or a tensor with one element");
+    node.refuse("a number, or a tensor with one element");
   }
   const std::array<std::byte, 8> bytes = element_of(file, node, ref);
   if (ref.dtype == Dtype::i64) {
@@ -64,7 +64,7 @@ double scalar(const TorchFile& file, const pickle::Node& node) {
 std::int64_t count(const TorchFile& file, const pickle::Node& node) {
   const double value = scalar(file, node);
   if (!(value >= 0.0 && value <= 9007199254740992.0 && std::trunc(value) == value)) {
-    node.fail("a count (an integer from 0 to 2^53)");
+    node.refuse("a count (an integer from 0 to 2^53)");
   }
   return static_cast<std::int64_t>(value);
 }

@@ -75,8 +75,8 @@ class PieceRule {
 struct StoredTensor {
   /// Full name of the parameter or buffer, as exported: without the top key of a DCP folder.
   std::string name;
-  /// "param" (also for buffers), a RuleState::key such as "exp_avg", "step", or another name that
-  /// the format uses.
+  /// "param" (also for buffers), a RuleState::key such as "exp_avg", "step", "group" (a setting of
+  /// parameters, which TrainingState::groups has), or "value" (of unknown meaning).
   std::string kind = "param";
   std::string stored_name;  ///< name in the format: "optimizer.state.h.0.weight.exp_avg"
   Dtype dtype = Dtype::f32;
@@ -90,6 +90,9 @@ struct StoredTensor {
   /// (channels_last); else empty.
   Shape strides = {};
 
+  /// True unless it belongs to an optimizer. A tensor of unknown meaning is a weight, so that it is
+  /// not lost.
+  [[nodiscard]] bool is_weight() const noexcept { return kind == "param" || kind == "value"; }
   /// Visits the pieces that hold any of elements [begin, end).
   void for_each_piece(std::int64_t begin, std::int64_t end, const VisitPiece& visit) const;
   /// Returns all pieces. Expensive for a large checkpoint with a rule.
@@ -107,7 +110,7 @@ struct Catalog {
   /// size is damaged.
   std::uint32_t file(const InputPath& path, std::optional<std::uint64_t> nbytes = std::nullopt);
   [[nodiscard]] std::optional<std::uint64_t> expected_nbytes(std::uint32_t file) const;
-  /// Builds the index for `find` and `at`. To be called after the last tensor. Throws Error(config)
+  /// Builds the index for `find` and `at`. To be called after the last tensor. Throws Unreadable
   /// if a pair of name and kind occurs twice.
   void index();
   [[nodiscard]] const StoredTensor* find(std::string_view name, std::string_view kind) const;
@@ -155,7 +158,8 @@ struct TrainingState {
   std::set<std::string> buffers = {};         ///< names known to be buffers, not parameters
   /// Reason why the names of the optimizer's parameters are unknown; empty: they are known.
   std::string names_unknown = {};
-  std::string unread = {};  ///< what the checkpoint has and its reader does not; empty: nothing
+  /// What the checkpoint has and its reader leaves out, such as values that are no tensors.
+  std::vector<std::string> unread = {};
 
   /// Takes the number of updates of one parameter into account.
   void count_steps(std::int64_t of_parameter);

@@ -35,7 +35,7 @@ struct Options {
   std::uint64_t max_shard_nbytes = 0;  ///< largest safetensors file; 0: one file
   int zero_stage = 2;
   int num_threads = 1;
-  /// True if a dcp or deepspeed output may replace an existing checkpoint.
+  /// True if the output may replace an existing checkpoint.
   bool overwrite = false;
   /// Writes only the weights. If there are none, writes the optimizer's state as pytorch_model.bin.
   /// This is what Accelerate's merge-weights does.
