@@ -37,6 +37,19 @@ SERVED = {
     "Rprop": ({"lr": 1e-2}, 0.0),
     "SGD": ({"lr": 5e-2, "momentum": 0.9, "nesterov": True}, 0.0),
 }
+# Unusual options, with unusual gradients and parameters (Odd); equal bit by bit.
+ODD = [
+    ("Adam", {"lr": torch.tensor(1e-2), "betas": (0.0, 0.9), "maximize": True, "weight_decay": 0.1}),
+    ("Adam", {"lr": 1e-2, "foreach": True, "decoupled_weight_decay": True}),
+    ("AdamW", {"lr": 0.0, "foreach": False, "amsgrad": True}),
+    ("AdamW", {"lr": 1e-2, "fused": True, "eps": 1e-3}),
+    ("SGD", {"lr": 1e-2, "momentum": 0.9, "dampening": 0.3, "maximize": True, "foreach": True}),
+    ("SGD", {"lr": torch.tensor(1e-2), "weight_decay": 1.0, "foreach": False}),
+    ("RMSprop", {"lr": 1e-3, "alpha": 0.5, "differentiable": True}),
+    ("NAdam", {"lr": 1e-2, "momentum_decay": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adagrad", {"lr": 1e-2, "initial_accumulator_value": 0.2, "maximize": True}),
+    ("Muon", {"lr": 2e-2, "adjust_lr_fn": "match_rms_adamw", "nesterov": False, "ns_steps": 3}),
+]
 # The 8-bit states of bitsandbytes, of all parameters.
 BITSANDBYTES = {
     "Adam8bit": {"lr": 1e-2, "weight_decay": 0.1},
@@ -89,6 +102,30 @@ class Wide(Net):
         return super().forward(ids) + self.wide.sin().mean() + self.tall.cos().mean()
 
 
+class Odd(Net):
+    """With a frozen parameter, and with some of no and of one element."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(WORDS, WORDS).requires_grad_(False)
+        self.one, self.empty, self.rows = (nn.Parameter(torch.ones(shape)) for shape in ((1, 1), (0,), (0, 4)))
+
+    def forward(self, ids):
+        return super().forward(ids) * self.one.sum() + self.empty.sum() + self.rows.sum() + self.frozen.bias.sum()
+
+
+@torch.no_grad()
+def change(step, optimizer):
+    """Before a step: gradients of zero, huge or tiny ones, one that is missing, another rate for a part of them."""
+    for group in optimizer.param_groups:
+        for each in group["params"]:
+            if each.grad is not None:
+                each.grad.mul_({2: 0.0, 6: 1e-30, STEPS - 1: 1e15}.get(step, 1.0))
+        group["params"][0].grad = None if step == 3 else group["params"][0].grad
+        if step == 7:
+            group["lr"] = group["lr"] / 2
+
+
 def trained(cls, options, sharded, kind=Net):
     """Weights after STEPS steps, whole."""
     torch.manual_seed(3)
@@ -117,15 +154,20 @@ def trained(cls, options, sharded, kind=Net):
             continue
         closure()
         for each in optimizers:
+            if kind is Odd:
+                change(step, each)
             each.step()
     return {name: each.detach().full_tensor() if hasattr(each, "full_tensor") else each.detach()
-            for name, each in net.named_parameters()}
+            for name, each in net.named_parameters() if each.numel()}
 
 
 def cases():
     for name, (options, tolerance) in SERVED.items():
         if hasattr(torch.optim, name):
             yield name, getattr(torch.optim, name), options, tolerance, Net
+    for name, options in ODD:
+        if hasattr(torch.optim, name):
+            yield f"{name} with {options}", getattr(torch.optim, name), options, 0.0, Odd
     try:
         from transformers.optimization import Adafactor
         for name, (options, tolerance) in TRANSFORMERS.items():
