@@ -41,7 +41,7 @@ Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, Batc
       fp8(make_fp8(compute_stream, matmul, config, largest, settings)),
       linears(compute_stream, matmul, fp8.get()),
       attention(compute_stream, attention_shape(config, largest),
-                {attention_choice_from_environment(), settings.deterministic}),
+                {attention_choice_from_environment(), settings.sharding.deterministic}),
       wide(largest.rows() * 4 * config.dim, "gradients between layers"),
       d_channels(largest.rows() * config.dim, "gradients between layers"),
       layernorm(layernorm_scratch(config.dim), "the layer norms' backward") {}
