@@ -594,11 +594,9 @@ void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
                                                               ? machines
                                                           : plan_.supervision.rejoins ? processes
                                                                                       : nothing));
-      if (plan_.supervision.rejoins) {
-        attempt_->membership->begin_epoch(
-            static_cast<std::uint32_t>(round_->round),
-            meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel()), *round_));
-      }
+      attempt_->membership->begin_epoch(
+          static_cast<std::uint32_t>(round_->round),
+          meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel()), *round_));
     }
   } catch (const Error& error) {
     if (plan_.supervision.rejoins) {

@@ -146,9 +146,9 @@ void check_agreement(const settings::RuntimeSettings& settings, rendezvous::Stor
   }
 }
 
-std::uint32_t agree_on_number(const settings::WorkerIdentity& identity,
+std::uint64_t agree_on_number(const settings::WorkerIdentity& identity, std::uint32_t round,
                               std::chrono::milliseconds timeout, rendezvous::Store* store) {
-  const std::uint32_t own = std::random_device{}();
+  const std::uint64_t own = (std::uint64_t{round} << 32U) | std::random_device{}();
   if (identity.world_size == 1 || store == nullptr) {
     return own;
   }
@@ -158,11 +158,11 @@ std::uint32_t agree_on_number(const settings::WorkerIdentity& identity,
     return own;
   }
   const std::string text = store->get(key, timeout);
-  std::uint32_t number = 0;
+  std::uint64_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || rest != end) {
-    throw Error(Errc::protocol, fmt::format("the rendezvous store's key {} must contain a 32-bit "
+    throw Error(Errc::protocol, fmt::format("the rendezvous store's key {} must contain a 64-bit "
                                             "number written by rank 0, found '{}': another "
                                             "program writes to the store of this job",
                                             key, text.substr(0, 64)));

@@ -22,9 +22,10 @@ namespace acc::detail {
 /// 0, all ranks throw Error(disagreement) that names the rank, the setting and both values.
 void check_agreement(const settings::RuntimeSettings& settings, rendezvous::Store& store);
 
-/// Returns a random number that rank 0 chooses, the same on every rank. store: may be null for one
-/// rank. Throws Error(protocol) if the store's value is not such a number.
-std::uint32_t agree_on_number(const settings::WorkerIdentity& identity,
+/// Returns a number that rank 0 chooses, the same on every rank: in the upper half the number of
+/// the round that it knows, in the lower half a random one. store: may be null for one rank. Throws
+/// Error(protocol) if the store's value is not such a number.
+std::uint64_t agree_on_number(const settings::WorkerIdentity& identity, std::uint32_t round,
                               std::chrono::milliseconds timeout, rendezvous::Store* store);
 
 }  // namespace acc::detail

@@ -264,8 +264,9 @@ sharding::Groups RuntimeState::meet_in_epoch() {
   if (settings.identity.world_size > 1 && store != nullptr) {
     check_agreement(settings, *store);
   }
-  save_id = agree_on_number(settings.identity, settings.collective_timeout, store.get());
-  history = (std::uint64_t{epoch_} << 32U) | save_id;
+  // Each round has a page, or goes on with one, in the epoch of its number. Rank 0 may lack it.
+  history = agree_on_number(settings.identity, epoch_, settings.collective_timeout, store.get());
+  save_id = static_cast<std::uint32_t>(history);
   auto made = sharding::make_groups(settings, store.get(), compute, check_);
   try {
     share_snapshots(made);

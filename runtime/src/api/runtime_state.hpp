@@ -78,7 +78,7 @@ class RuntimeState {
   /// from those of earlier saves and, being random at first, of other jobs.
   std::uint32_t save_id = 0;
   /// Number of this attempt of the job, the same on all ranks, and larger than those of earlier
-  /// epochs.
+  /// rounds.
   std::uint64_t history = 0;
   /// What this rank records of the samples that it uses. Orders made with the runtime share it.
   std::shared_ptr<data::Recording> recording = std::make_shared<data::Recording>();

@@ -33,24 +33,21 @@ using acc::test::Weights;
 /// The memory that a launcher holds for the ranks of a job.
 class Memories {
  public:
+  std::string page;  ///< path of that of the job; empty: it has none, and one machine has all ranks
+
   explicit Memories(int ranks) {
     for (int rank = 0; rank < ranks; ++rank) {
       files_.emplace_back(::memfd_create("snapshots", MFD_CLOEXEC));
     }
   }
-  /// Of a job whose launcher has this page.
-  Memories(int ranks, const acc::MembershipPage& page) : Memories(ranks) {
-    page_ = fmt::format("/proc/self/fd/{}", page.fd());
-  }
-  [[nodiscard]] const std::string& page() const noexcept { return page_; }
   /// The paths that a launcher gives the ranks of its machine: all of them, with one machine, also
   /// those of ranks that are there no more.
   [[nodiscard]] std::vector<std::string> paths(
       const acc::settings::WorkerIdentity& identity) const {
     std::vector<std::string> all;
     const int first = identity.node_rank * identity.local_world_size;
-    const int end = identity.num_nodes == 1 ? static_cast<int>(files_.size())
-                                            : first + identity.local_world_size;
+    const int end = identity.num_nodes == 1 && page.empty() ? static_cast<int>(files_.size())
+                                                            : first + identity.local_world_size;
     for (int rank = first; rank < end; ++rank) {
       all.push_back(
           fmt::format("/proc/self/fd/{}", files_.at(static_cast<std::size_t>(rank)).get()));
@@ -73,7 +70,6 @@ class Memories {
 
  private:
   std::vector<acc::UniqueFd> files_;
-  std::string page_;
 };
 
 Job job_with_memory(int ranks, Strategy strategy, int shard_size = 0, int machines = 1) {
@@ -105,7 +101,7 @@ Attempt attempt(const Job& job, const std::string& folder, const Memories& memor
   acc::test::run_ranks(job, [&](auto settings, auto store) {
     const int rank = settings.identity.rank;
     settings.snapshot_memory = memories.paths(settings.identity);
-    settings.membership = memories.page();
+    settings.membership = memories.page;
     settings.identity.restart_count = 1;
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(1);
@@ -376,27 +372,37 @@ TEST_CASE("a rank sends its snapshot at most at the rate of the setting") {
 }
 
 TEST_CASE("replicas go on from the last attempt that has made a step") {
-  // Machine 2 is away while the others make step 4 again, and has what they had made with it.
-  auto page = acc::MembershipPage::create(acc::MembershipPage::Changes::machines);
-  std::uint32_t epoch = 0;
-  for (int time = 0; time < 5; ++time) {  // the number of an attempt is random in part
-    const TemporaryFolder folder;
-    const std::string path = folder.path().string();
-    const Memories memories(3, page);
-    const auto made = [&](int machines) {
-      page.end_epoch();
-      page.begin_epoch(++epoch, {});
-      return attempt(job_with_memory(machines, Strategy::no_shard, 0, machines), path, memories, 4);
-    };
-    const Attempt with_all = made(3);
-    memories.damage(0, 1);
-    memories.damage(1, 1);
-    const Attempt without = made(2);
-    CHECK(without.began == 3);
-    CHECK_FALSE(without.weights == with_all.weights);
-    const Attempt again = made(3);
-    CHECK(again.began == 4);
-    CHECK(again.weights == without.weights);
+  // A machine is away while the others make step 4 again, and has what they had made with it.
+  struct Case {
+    acc::MembershipPage::Changes changes;
+    int machines;
+  };
+  for (const Case& each : {Case{acc::MembershipPage::Changes::machines, 3},
+                           Case{acc::MembershipPage::Changes::nothing, 2}}) {
+    CAPTURE(each.machines);
+    for (int time = 0; time < 5; ++time) {  // the number of an attempt is random in part
+      const TemporaryFolder folder;
+      const std::string path = folder.path().string();
+      std::uint32_t round = 0;
+      Memories memories(each.machines);
+      const auto made = [&](int machines) {
+        auto page = acc::MembershipPage::create(each.changes);
+        page.begin_epoch(++round, {});
+        memories.page = fmt::format("/proc/self/fd/{}", page.fd());
+        return attempt(job_with_memory(machines, Strategy::no_shard, 0, machines), path, memories,
+                       4);
+      };
+      const Attempt with_all = made(each.machines);
+      for (int rank = 0; rank + 1 < each.machines; ++rank) {
+        memories.damage(rank, 1);
+      }
+      const Attempt without = made(each.machines - 1);
+      CHECK(without.began == 3);
+      CHECK_FALSE(without.weights == with_all.weights);
+      const Attempt again = made(each.machines);
+      CHECK(again.began == 4);
+      CHECK(again.weights == without.weights);
+    }
   }
 }
 
