@@ -43,14 +43,16 @@ void pin_choices() {
 }
 
 /// Throws Error(not_supported) if replicas on other machines do not have all state of a machine,
-/// and the number of machines may change; Error(config) without memory for snapshots.
-void check_replicas(const settings::RuntimeSettings& settings) {
+/// and the number of machines may change; Error(config) without memory for snapshots. is_for_epoch:
+/// a runtime is made for each number of machines, of which one has a whole copy anyway.
+void check_replicas(const settings::RuntimeSettings& settings, bool is_for_epoch) {
   if (!settings.elastic_replicas) {
     return;
   }
   const settings::WorkerIdentity& identity = settings.identity;
   const int shards = settings.sharding.shard_size;
-  if (!settings::has_whole_copies(settings.sharding.strategy)) {
+  if (!settings::has_whole_copies(settings.sharding.strategy) &&
+      !(is_for_epoch && identity.num_nodes == 1)) {
     throw Error(Errc::not_supported,
                 fmt::format("elastic_replicas with {}: the state of a machine that is lost must be "
                             "whole on another one; use NO_SHARD or HYBRID_SHARD",
@@ -149,7 +151,7 @@ RuntimeState::RuntimeState(const settings::RuntimeSettings& wanted, ConnectStore
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
   open_page();
-  check_replicas(settings);
+  check_replicas(settings, fixed_epoch_.has_value());
   // A process that replaces another one adds to the trace of the ranks that have gone on.
   const bool replaces_one = page_ && !page_->is_first(page_->epoch());
   if (!settings.trace.empty() && identity.local_rank == 0 && !replaces_one) {
