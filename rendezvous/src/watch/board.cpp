@@ -300,6 +300,8 @@ void Board::on(Job& job, const news::Formed& news) {
     if (machine->second.state == MachineState::lost ||
         machine->second.state == MachineState::left) {
       drop_machine(job, machine);
+    } else {
+      machine->second.rank.reset();  // that of an earlier round
     }
   }
   WatchedRound formed{.round = round.round, .restarts = round.restart_count, .formed_at = now_};
@@ -311,6 +313,7 @@ void Board::on(Job& job, const news::Formed& news) {
       machine.rank = static_cast<int>(rank);
       machine.state = MachineState::running;
       machine.first_rank = formed.world_size;
+      machine.machine.local_world_size = size;  // a machine that connects again may change it
       machine.last_heartbeat = now_;
       host = machine.machine.host;
     }

@@ -160,6 +160,24 @@ TEST_CASE("a machine reports its own ranks only, and the job's values are those 
                  "acc_job_slowest_rank{job=\"run\"} 2\n"));
 }
 
+TEST_CASE("a machine has the ranks of the last round only") {
+  Watched watched;
+  watched.begin();
+  watched.tell(news::Ended{failure(true)});
+  watched.tell(news::Reported{1});
+  watched.tell(news::Reported{2});
+  watched.tell(news::Settled{});
+  watched.tell(news::Formed{round_of({1}, 1), {1}});  // a has one worker now, and b has no place
+  watched.board.update(0, 1, {status_of(0, 5), status_of(1, 99)}, watched.now);
+  watched.board.update(0, 2, {status_of(2, 99), status_of(3, 99)}, watched.now);
+  const Json ranks = watched.get("/api/v1/jobs/run/ranks");
+  CHECK(ranks["total"] == 1);
+  CHECK(ranks["ranks"][0]["step"] == 5);
+  const Json machines = watched.get("/api/v1/jobs/run")["machines"];
+  CHECK(machines[0]["local_world_size"] == 1);
+  CHECK(machines[1]["machine_rank"].is_null());
+}
+
 TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and reports") {
   Watched watched;
   watched.begin();

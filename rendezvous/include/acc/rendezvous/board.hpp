@@ -161,8 +161,7 @@ class Board {
   /// Takes note of a sign of life of a machine and of its workers, if there are any; ignores ranks
   /// that are not those of its round.
   void update(JobNumber job, AgentId agent, std::vector<RankStatus> ranks, Time now);
-  /// Keeps the report of a failed round: JSON, at most kMaxReportBytes. A second report of one
-  /// round is ignored.
+  /// Keeps the report of a failed round: JSON, at most kMaxReportBytes. A later one replaces it.
   void keep_report(JobNumber job, std::string json, Time now);
 
   /// Estimated memory, in bytes, without the texts of at most kMaxRanksWithLines ranks.
