@@ -162,6 +162,8 @@ void Watchers::send_changed_jobs() {
   for (const Board::Job* job : board_->jobs()) {
     numbers.push_back(job->number);
   }
+  std::erase_if(sent_changes_,
+                [&](const auto& sent) { return board_->find(sent.first) == nullptr; });
   for (const Board::JobNumber number : numbers) {
     const Board::Job* const job = board_->find(number);
     if (job != nullptr &&
