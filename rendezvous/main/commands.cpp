@@ -9,8 +9,7 @@
 #include "acc/rendezvous/security.hpp"
 #include "acc/rendezvous/tunnel.hpp"
 #include "acc/rendezvous/unix_address.hpp"
-#include "net/socket_stream.hpp"
-#include "secure/secure_link.hpp"
+#include "secure/ask.hpp"
 #include "server/admin_session.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -20,6 +19,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -42,13 +42,8 @@ constexpr std::int64_t kDefaultDays = 3650;
               fmt::format("usage: acc-rendezvous {} {}", command.name, command.usage));
 }
 
-struct HostPort {
-  std::string host;  ///< without brackets
-  std::uint16_t port = 0;
-};
-
 /// Throws Error(invalid_argument).
-HostPort read_host_port(const std::string& text) {
+secure::Server read_host_port(const std::string& text) {
   const auto colon = text.rfind(':');
   const auto port = parse_integer(colon == std::string::npos ? "" : text.substr(colon + 1));
   if (!port || *port < 1 || *port > std::numeric_limits<std::uint16_t>::max() || colon == 0) {
@@ -82,83 +77,35 @@ std::string encoded(std::span<const std::string> words) {
          body;
 }
 
-/// Returns the complete answer in `received`; nothing if a part is missing.
-std::optional<std::string> answer_in(const std::string& received) {
+/// Returns the size of an answer, without this size itself; nothing if a part is missing.
+std::optional<std::uint32_t> size_of(const std::string& received) {
   std::uint32_t size = 0;
   if (received.size() < sizeof size) {
     return std::nullopt;
   }
   std::memcpy(&size, received.data(), sizeof size);
-  if (size == 0 || received.size() < sizeof size + size) {
-    return std::nullopt;
-  }
-  return received.substr(sizeof size, size);
+  return size > 0 && received.size() >= sizeof size + size ? std::optional(size) : std::nullopt;
 }
 
-/// Connects, sends the command and returns the answer. `link`: null for a Unix socket. Throws
-/// TokenRefused if the daemon refuses the token of `link`.
-std::string ask(const HostPort& address, secure::SecureLink* link, const std::string& request) {
-  constexpr auto kNoLimit = SocketStream::TimePoint::max();
-  const StoppablePoll poll{std::stop_token()};
-  SocketStream stream(poll);
+/// Sends the command to a daemon and returns the answer.
+std::string ask(const std::string& address, const std::string& request) {
+  const secure::Server daemon =
+      is_unix(address) ? secure::Server{address} : read_host_port(address);
+  const auto security = is_unix(address) ? nullptr : client_security();
   try {
-    stream.connect(address.host, address.port, kNoLimit);
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("cannot connect: {}", error.what()));
-  }
-  std::string out = request;
-  if (link != nullptr) {
-    out.clear();
-    link->start(out);
-    link->send(request, out);
-  }
-  std::string received;
-  std::array<char, 16 * 1024> buffer;
-  for (;;) {
-    stream.write(std::exchange(out, {}), kNoLimit);
-    const std::size_t count = stream.read_some(buffer.data(), buffer.size(), kNoLimit);
-    if (count == 0) {
-      throw Error(
-          Errc::connection,
-          "no answer: the daemon closed the connection; it does not let this user administrate");
+    const std::string received =
+        secure::ask(daemon, security, Role::administrator, request,
+                    std::chrono::steady_clock::time_point::max(),
+                    [](const std::string& bytes) { return size_of(bytes).has_value(); });
+    if (const auto size = size_of(received)) {
+      return received.substr(sizeof *size, *size);
     }
-    if (link != nullptr) {
-      link->receive({buffer.data(), count}, received, out);
-    } else {
-      received.append(buffer.data(), count);
-    }
-    if (const auto answer = answer_in(received)) {
-      return *answer;
-    }
-  }
-}
-
-std::string ask_by_unix(const std::string& address, const std::string& request) {
-  if (const std::string fault = unix_fault(address); !fault.empty()) {
-    throw Error(Errc::invalid_argument, address + ": " + fault);
-  }
-  try {
-    return ask({address}, nullptr, request);
+    throw Error(
+        Errc::connection,
+        "no answer: the daemon closed the connection; it does not let this user administrate");
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", address, error.what()));
   }
-}
-
-std::string ask_by_tcp(const std::string& text, const std::string& request) {
-  const HostPort address = read_host_port(text);
-  const auto security = client_security();
-  std::string refusal;
-  for (const Tokens& token : security->tokens.now().each()) {
-    secure::SecureLink link(security, address.host, {Role::administrator, ""}, token);
-    try {
-      return ask(address, &link, request);
-    } catch (const TokenRefused& refused) {
-      refusal = refused.what();  // a daemon reads a new token at SIGHUP
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}: {}", text, error.what()));
-    }
-  }
-  throw Error(Errc::disagreement, fmt::format("{}: {}", text, refusal));
 }
 
 /// `acc-rendezvous ctl`: sends a command to a daemon and prints its output. Returns the exit
@@ -169,9 +116,7 @@ int control(std::span<const std::string> arguments) {
                 "usage: acc-rendezvous ctl unix:/PATH|HOST:PORT COMMAND [ARGUMENT...]; the command "
                 "`help` lists all");
   }
-  const std::string request = encoded(arguments.subspan(1));
-  const std::string answer = is_unix(arguments[0]) ? ask_by_unix(arguments[0], request)
-                                                   : ask_by_tcp(arguments[0], request);
+  const std::string answer = ask(arguments[0], encoded(arguments.subspan(1)));
   const std::string_view text = std::string_view(answer).substr(1);
   if (answer.front() != '\0') {
     notice_lines(Component::rendezvous, LogLevel::err, "acc-rendezvous ctl: ", std::string(text));
@@ -241,7 +186,7 @@ int tunnel(std::span<const std::string> arguments) {
   if (arguments.size() < 2 || arguments.size() > 3) {
     wrong_usage("tunnel");
   }
-  const HostPort target = read_host_port(arguments[0]);
+  const secure::Server target = read_host_port(arguments[0]);
   const auto port = parse_integer(arguments.size() == 3 ? arguments[2] : std::string("0"));
   if (!port || *port < 0 || *port > std::numeric_limits<std::uint16_t>::max()) {
     throw Error(Errc::invalid_argument, fmt::format("\"{}\": expected a port", arguments[2]));

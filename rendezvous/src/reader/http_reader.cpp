@@ -4,13 +4,11 @@
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/unix_address.hpp"
-#include "net/socket_stream.hpp"
-#include "secure/secure_link.hpp"
+#include "secure/ask.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -18,8 +16,6 @@
 #include <utility>
 
 namespace acc::rendezvous {
-
-using secure::SecureLink;
 
 namespace {
 
@@ -73,62 +69,25 @@ std::string HttpReader::get(const std::string& path, Time until) const {
   const std::string request =
       fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", path,
                   is_unix(address_.host) ? "localhost" : address_.host);
-  if (!security_) {
-    return ask(request, until, nullptr);
-  }
-  std::string refusal;
-  for (const Tokens& token : security_->tokens.now().each()) {
-    try {
-      SecureLink link(security_, without_brackets(address_.host), {Role::reader, ""}, token);
-      return ask(request, until, &link);
-    } catch (const TokenRefused& refused) {
-      refusal = refused.what();  // the next token may be the one that the server has
-    }
-  }
-  throw Error(Errc::disagreement, fmt::format("{}: {}", name_, refusal));
-}
-
-/// Sends the request and returns the bytes of the answer. Throws TokenRefused without the name.
-std::string HttpReader::ask(const std::string& request, Time until, SecureLink* link) const {
-  const StoppablePoll poll{std::stop_token()};
-  SocketStream stream(poll);
-  std::string out = request;
-  if (link != nullptr) {
-    out.clear();
-    link->start(out);
-    link->send(request, out);
-  }
-  std::string answer;
   std::optional<std::size_t> size;
   try {
-    stream.connect(without_brackets(address_.host), address_.port, until);
-    std::array<char, 1 << 16> part;
-    while ((link == nullptr || !link->is_finished()) && (!size || answer.size() < *size)) {
-      stream.write(std::exchange(out, {}), until);
-      const std::string_view bytes(part.data(), stream.read_some(part.data(), part.size(), until));
-      if (bytes.empty()) {
-        break;
-      }
-      if (link != nullptr) {
-        link->receive(bytes, answer, out);
-      } else {
-        answer += bytes;
-      }
-      if (answer.size() > kLargestAnswer) {
-        throw Error(Errc::protocol,
-                    fmt::format("an answer of more than {} MiB", kLargestAnswer >> 20U));
-      }
-      size = size ? size : size_of(answer);
+    std::string answer = secure::ask(
+        {address_.host, address_.port}, security_, Role::reader, request, until,
+        [&](const std::string& received) {
+          if (received.size() > kLargestAnswer) {
+            throw Error(Errc::protocol,
+                        fmt::format("an answer of more than {} MiB", kLargestAnswer >> 20U));
+          }
+          size = size_of(received);
+          return size && received.size() >= *size;
+        });
+    if (size && answer.size() < *size) {
+      throw Error(Errc::protocol, "the answer is cut off");
     }
-  } catch (const TokenRefused&) {
-    throw;
+    return answer;
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", name_, error.what()));
   }
-  if (size && answer.size() < *size) {
-    throw Error(Errc::protocol, name_ + ": the answer is cut off");
-  }
-  return answer;
 }
 
 }  // namespace acc::rendezvous

@@ -9,9 +9,6 @@
 namespace acc::rendezvous {
 
 struct ClientSecurity;
-namespace secure {
-class SecureLink;
-}
 
 /// A client of the HTTP API of a server (docs/api.md), with or without a token.
 class HttpReader {
@@ -34,9 +31,6 @@ class HttpReader {
   [[nodiscard]] std::string get(const std::string& path, Time until = Time::max()) const;
 
  private:
-  [[nodiscard]] std::string ask(const std::string& request, Time until,
-                                secure::SecureLink* link) const;
-
   Address address_;
   std::string name_;
   std::shared_ptr<const ClientSecurity> security_;  // null: no token is needed
