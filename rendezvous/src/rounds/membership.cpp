@@ -915,6 +915,8 @@ void Membership::remove(Agent& agent, const std::string& why, news::Gone::Why ki
   const std::string host = agent.machine.host;
   if (state != State::done) {
     news_.emplace_back(news::Gone{agent.id, kind, why});
+  } else if (!has_ended()) {
+    news_.emplace_back(news::Gone{agent.id, news::Gone::Why::left, why});  // the job goes on
   }
   give_rank_back(agent);
   if (agent.machine.serves) {

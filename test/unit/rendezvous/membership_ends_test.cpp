@@ -223,6 +223,8 @@ TEST_CASE_FIXTURE(Elastic, "a stopped machine leaves the job, and the others con
   formed({1, 3});
   world.say(2, End{stop});
   check_no_more({1, 2, 3});
+  world.lose(2);
+  CHECK(world.shown_hosts() == std::vector<std::string>{"host1", "host3"});
   world.say(3, End{stop});  // fewer than the minimum would be left
   CHECK(all_heard<Ends>({1, 3}).end.cause == Cause::stop);
   report({1, 3});

@@ -393,6 +393,8 @@ TEST_CASE_FIXTURE(Static, "an end before the first round concerns one machine on
   world.say(1, End{stop});
   CHECK(world.heard<Settled>(1).round_result == RoundResult{stop, {}, Next::finished});
   check_no_more({0});
+  world.say(1, Leave{});
+  CHECK(world.shown_hosts() == std::vector<std::string>{"host0"});
   enter({2});
   world.say(9, introduction(1));
   formed({0, 9, 2});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/board.hpp"
 #include "rounds/jobs.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
@@ -22,6 +23,11 @@ namespace acc::rendezvous::rounds::test {
 /// Jobs without sockets: the messages to each agent, and a clock that only the test advances.
 class World {
  public:
+  World() {
+    jobs_.tell_to([this](std::uint64_t job, const news::News& news) {
+      board_.tell(job, news, Board::Time());
+    });
+  }
   void say(AgentId agent, AgentMessage message) {
     Outbox out;
     jobs_.receive(agent, std::move(message), now_, out);
@@ -83,6 +89,16 @@ class World {
   [[nodiscard]] bool has_heard_all(AgentId agent) { return inboxes_[agent].empty(); }
   void forget_what_was_heard() { inboxes_.clear(); }
 
+  /// Returns the machines that are shown of the first job.
+  [[nodiscard]] std::vector<std::string> shown_hosts() const {
+    std::vector<std::string> hosts;
+    for (const auto& [agent, machine] : board_.find(0)->machines) {
+      if (machine.state <= Board::MachineState::ended) {
+        hosts.push_back(machine.machine.host);
+      }
+    }
+    return hosts;
+  }
   [[nodiscard]] std::size_t num_jobs() const { return jobs_.size(); }
   [[nodiscard]] std::size_t bytes() const { return jobs_.bytes(); }
   void limit_bytes(std::size_t max_bytes) { jobs_.limit_bytes(max_bytes); }
@@ -109,6 +125,7 @@ class World {
     }
   }
 
+  Board board_;
   Jobs jobs_;
   Time now_ = Time() + std::chrono::hours(1);
   std::map<AgentId, std::deque<ServerMessage>> inboxes_;
