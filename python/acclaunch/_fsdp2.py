@@ -12,6 +12,8 @@ declares the units of its module's tree to the runtime (`_bind`)."""
 import contextlib
 import functools
 import itertools
+import threading
+import time
 import weakref
 
 import torch
@@ -374,11 +376,14 @@ class RowModel(Model):
             checksum([_rows.own_rows(member.working, self.root.mesh)]) for member in self.rows]
         self.published = dict(zip(self.rows, zip(rows, *self.runtime.all_gather(own))))
 
-    def unpublish(self):
-        """Before a change of rows. Collective if each rank could read whole parameters."""
+    def unpublish(self, changed=()):
+        """Before a change of rows, those of the DTensors `changed`. Collective if each rank could read whole
+        parameters."""
         if self.published is not None:
             self.published = None
-            self._meet()
+            storages = {_rows.memory_of(each._local_tensor) for each in changed}
+            names = [member.names[0] for member in self.rows if _rows.memory_of(member.own) in storages]
+            self._meet(f"changed {', '.join(map(repr, names)) or 'parameters'}, which all ranks change alike")
 
     def read_whole(self, members):
         """Copies of whole values, by parameter. Empty if rows of one of the members have changed since publish_whole on
@@ -421,7 +426,8 @@ class RowModel(Model):
                 unit.awaited = set()
                 unit.reshard()
         if forward.use is None and forward.quiet:
-            self._meet()  # the program may now change rows that other ranks read
+            # The program may now change rows that other ranks read.
+            self._meet("run a forward without gradients, which all ranks run equally often")
         elif forward.use is not None:
             self.unfenced = True
 
@@ -434,12 +440,18 @@ class RowModel(Model):
     def await_ranks(self):
         if self.unfenced:
             self.unfenced = False
-            self._meet()
+            self._meet("used rows of parameters after a forward, as all ranks do")
 
-    def _meet(self):
-        """Waits for the ranks that read each other's rows."""
+    def _meet(self, why):
+        """Waits for the ranks that read each other's rows. why: what this rank has done, for a message."""
         if self.root.mesh.size(self.root.mesh.ndim - 1) > 1:
-            self.runtime.barrier()
+            _watch_waits()
+            _waits.append(_Wait(f"rank {self.runtime.rank} waits for other ranks: in {self.module._get_name()} it has "
+                                f"{why}"))
+            try:
+                self.runtime.barrier()
+            finally:
+                _waits.pop()
 
     def enter_backward(self, use):
         if self.backwards is None:
@@ -505,6 +517,34 @@ class RowModel(Model):
             return [member.has_gradient for member in trained]
         return [any(int(each[number // 50]) >> (number % 50) & 1 for each in every)
                 for number in range(len(trained))]
+
+
+# ---- waits ---------------------------------------------------------------------------------------
+
+_PATIENCE = 30.0  # seconds: a rank that has waited for one to two times as long says why
+_waits = []  # of this rank, the innermost last
+
+
+class _Wait:
+    __slots__ = ("text", "looks")
+
+    def __init__(self, text):
+        self.text, self.looks = text, 0
+
+
+@functools.cache
+def _watch_waits():
+    """Starts the thread that says for what this rank waits: other ranks may never come, and then the runtime's error
+    comes after ACC_COLLECTIVE_TIMEOUT only."""
+    def watch():
+        while True:
+            time.sleep(_PATIENCE)
+            for wait in tuple(_waits):
+                wait.looks += 1
+                if wait.looks == 2:
+                    say(wait.text)
+
+    threading.Thread(target=watch, name="acc-waits", daemon=True).start()
 
 
 # ---- the first forward ---------------------------------------------------------------------------

@@ -171,9 +171,11 @@ def before_change(tensors):
     of one, no rank reads whole values by itself any more. Collective then."""
     for number in sorted(models):
         model = models.get(number)
-        if model is not None and model.published is not None and any(
-                isinstance(each, DTensor) and memory_of(each._local_tensor) in model.storages for each in tensors):
-            model.unpublish()
+        if model is not None and model.published is not None:
+            changed = [each for each in tensors if isinstance(each, DTensor)
+                       and memory_of(each._local_tensor) in model.storages]
+            if changed:
+                model.unpublish(changed)
 
 
 def fence(numbers=models):

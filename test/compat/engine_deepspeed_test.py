@@ -554,6 +554,19 @@ def changed():
         gain.grad = None
 
 
+def changed_by_one():
+    """A rank that changes a parameter alone says for what it waits, before the collective's timeout."""
+    gain = Trial(OURS, 2, scalar=False, **ADAM).net.blocks[0].gain
+    store = dist.distributed_c10d._get_default_store()
+    _fsdp2._watch_waits.cache_clear()  # a thread with this patience
+    with mock.patch.object(_fsdp2, "_PATIENCE", 0.01), torch.no_grad(), \
+            mock.patch.object(_fsdp2, "say", lambda text: store.set("said", text)):
+        if dist.get_rank() == 1:
+            said = store.get("said").decode()
+            assert said.startswith("rank 0 waits for other ranks: ") and "changed 'blocks.0.gain'" in said, said
+        gain.mul_(2)
+
+
 REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
            ({"autotuning": {"enabled": True}}, "autotuning"),
            ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
@@ -923,6 +936,7 @@ def cases(folder):
         alike()
         gathered()
         changed()
+        changed_by_one()
         refused()
         reloaded(folder)
         quantized()
