@@ -213,6 +213,7 @@ class RowUnit(Unit):
         self.empty = []  # members without elements, which the runtime does not know
         self.awaited = set()  # modules of a list that have not run yet in this forward of the root
         self.held = False  # gradients are not reduced
+        self.computed = {}  # gradients of the running backward, by member
         policy = state.precision
         casts = state.root_casts_inputs if state is model.root else policy.cast_forward_inputs
         self.casts_to = policy.param_dtype if casts else None
@@ -265,6 +266,18 @@ class RowUnit(Unit):
 
     def find_places(self, members):
         super().find_places([*members, *self.empty])
+
+    def give_gradient(self, handle, member, gradient):
+        """Keeps a gradient until the backward of the unit ends: its memory in the runtime is that of the unit before,
+        whose gradients are reduced meanwhile."""
+        found = self.computed.get(member)
+        self.computed[member] = gradient if found is None else found + gradient
+
+    def end_backward(self, handle):
+        computed, self.computed = self.computed, {}
+        for member, gradient in computed.items():
+            super().give_gradient(handle, member, gradient)
+        super().end_backward(handle)
 
 
 class RowModel(Model):

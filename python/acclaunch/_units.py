@@ -241,11 +241,7 @@ class Use:
         unit.backwards.remove(self)
         unit.remove()
         unit.forget_addresses()
-        if self.quiet:
-            unit.end_quietly(handle)
-        else:
-            unit.give_gradients(handle)
-            unit.library.backward_end(handle)
+        unit.end_quietly(handle) if self.quiet else unit.end_backward(handle)
 
 
 class Forward:
@@ -281,7 +277,6 @@ class Unit(Uncopied):
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
-        self.computed = []    # members whose gradients the running backward has computed
         self.left = []        # Forwards that an error has ended, whose scopes are open
 
     def declare(self, function, name, like, config):
@@ -549,11 +544,11 @@ class Unit(Uncopied):
             with contextlib.suppress(Error):
                 self.end_quietly(each.handle) if each.quiet else end(each.handle)
             each.handle = None
-        self.left, self.backwards, self.awaiting, self.computed = [], [], [], []
+        self.left, self.backwards, self.awaiting = [], [], []
         self.remove()
         self.forget_addresses()
         for member in self.members:
-            member.has_gradient, member.written, member.working.grad = False, None, None
+            member.has_gradient, member.written = False, None
 
     # ---- backward
 
@@ -573,36 +568,29 @@ class Unit(Uncopied):
             "(retain_graph=True) needs the unit's outputs as tensors, or in tuples, lists and dictionaries")
 
     def take_gradient(self, member, parameter):
-        """autograd has computed a gradient, which stays in the working parameter until the backward of the unit ends:
-        its memory in the library is that of the unit before."""
-        if parameter.grad is None or not parameter.requires_grad:  # frozen since the forward
-            parameter.grad = None
+        """autograd has computed a gradient."""
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None or not parameter.requires_grad:  # frozen since the forward
             return
-        try:
-            self.require_backward(member, writes=True)
-        except Error:
-            parameter.grad = None
-            raise
-        self.computed.append(member)
+        use = self.require_backward(member, writes=True)
         self.model.has_gradients = member.has_gradient = True
+        self.give_gradient(use.handle, member, gradient)
 
-    def give_gradients(self, handle):
-        """Moves the gradients that a backward has computed into the library's memory."""
-        computed, self.computed = self.computed, []
-        for member in computed:
-            gradient, member.working.grad = member.working.grad, None
-            if gradient is None:  # computed twice, and added
-                continue
-            address, beta = c.c_void_p(), c.c_float()
-            self.library.backward_raw_grad(handle, member.handle, address, beta)
-            target = member.gradients.get(address.value)
-            if target is None:
-                target = member.gradients[address.value] = view(
-                    address.value, member.sharded.shape, member.working.dtype, self.model.device)
-            member.written = target
-            if gradient.is_sparse:
-                gradient = gradient.to_dense()
-            if beta.value == 0.0:
-                target.copy_(gradient)
-            else:
-                target.add_(gradient)
+    def give_gradient(self, handle, member, gradient):
+        """Copies a gradient to the library's memory, or adds it."""
+        address, beta = c.c_void_p(), c.c_float()
+        self.library.backward_raw_grad(handle, member.handle, address, beta)
+        target = member.gradients.get(address.value)
+        if target is None:
+            target = member.gradients[address.value] = view(
+                address.value, member.sharded.shape, member.working.dtype, self.model.device)
+        member.written = target
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if beta.value == 0.0:
+            target.copy_(gradient)
+        else:
+            target.add_(gradient)
+
+    def end_backward(self, handle):
+        self.library.backward_end(handle)

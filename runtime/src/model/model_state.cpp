@@ -706,7 +706,6 @@ void ModelState::take_gradients(const ShardsVisit& visit) {
   }
   sharding::with_program(context_.groups, "the function that takes gradients", [&] { visit(all); });
   drop_gradients();  // forwards that have begun still await their backwards
-  pools_.gradients.trim();
 }
 
 void ModelState::publish() {

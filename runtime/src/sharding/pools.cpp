@@ -118,12 +118,6 @@ void GradientPool::drain() {
   }
 }
 
-void GradientPool::trim() const {
-  for (const auto& buffer : free_) {
-    buffer->discard_content();
-  }
-}
-
 void GradientPool::clear() {
   flights_.clear();
   free_.clear();

@@ -93,8 +93,6 @@ class GradientPool {
   void release(collectives::BufferPtr buffer) { free_.push_back(std::move(buffer)); }
   /// Waits for all reductions.
   void drain();
-  /// Gives the memory of the free buffers back to the system until they are written again.
-  void trim() const;
   /// Frees all buffers, and forgets the reductions under way.
   void clear();
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }

@@ -52,9 +52,6 @@ class GroupBuffer {
   [[nodiscard]] T* as() const noexcept {
     return reinterpret_cast<T*>(data_);
   }
-  /// Declares that nobody reads the content of contribution memory any more. Where that is shared
-  /// memory of the host, it goes back to the system until it is written again.
-  virtual void discard_content() noexcept {}
 
  protected:
   std::byte* data_ = nullptr;

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -43,11 +42,6 @@ class ShmGroup::Buffer final : public GroupBuffer {
   ~Buffer() override { segments_->erase(segment_); }
 
   [[nodiscard]] bool one_part() const noexcept { return segment_->stride == 0; }
-  void discard_content() noexcept override {
-    if (!one_part()) {
-      ::madvise(data_, segment_->stride, MADV_REMOVE);  // only a hint
-    }
-  }
   /// Gives the mapping up: the buffer has no memory any more.
   SharedMapping give_up() noexcept { return std::move(mapping_); }
 
