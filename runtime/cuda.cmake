@@ -24,6 +24,7 @@ list(TRANSFORM acc_cuda_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 list(TRANSFORM acc_cuda_kernels PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 
 add_library(acc_cuda MODULE ${acc_cuda_sources} ${acc_cuda_kernels})
+acc_unity(acc_cuda)
 target_include_directories(acc_cuda PRIVATE src include ${PROJECT_SOURCE_DIR}/rendezvous/include)
 target_link_libraries(acc_cuda PRIVATE acc_options acc_cuda_headers acc::base acc::settings
                                        CUDA::cudart_static)

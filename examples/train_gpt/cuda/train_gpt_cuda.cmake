@@ -15,6 +15,7 @@ function(acc_train_gpt_cuda target program)
                                   PRIVATE acc_options ${CMAKE_DL_LIBS})
   target_compile_definitions(${program} PRIVATE TRAIN_GPT_CUDA)
   target_link_libraries(${program} PRIVATE ${target})
+  acc_unity(${target})
 endfunction()
 
 add_library(train_gpt_cuda STATIC ${train_gpt_cuda_sources} ${train_gpt_cuda_kernels})
