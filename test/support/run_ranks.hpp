@@ -34,17 +34,25 @@ inline Job job_of(settings::Strategy strategy, int world_size, int num_machines 
 
 inline settings::RuntimeSettings settings_of(const Job& job, int rank) {
   settings::RuntimeSettings settings;
-  std::vector<int> sizes = job.machine_sizes;
-  sizes.resize(static_cast<std::size_t>(job.num_machines), job.world_size / job.num_machines);
-  int machine = 0;
-  int local_rank = rank;
-  for (; local_rank >= sizes[static_cast<std::size_t>(machine)]; ++machine) {
-    local_rank -= sizes[static_cast<std::size_t>(machine)];
+  int local = job.world_size / job.num_machines;
+  int machine = rank / local;
+  int local_rank = rank % local;
+  if (!job.machine_sizes.empty()) {
+    local_rank = rank;
+    machine = 0;
+    for (const int size : job.machine_sizes) {
+      local = size;
+      if (local_rank < size) {
+        break;
+      }
+      local_rank -= size;
+      ++machine;
+    }
   }
   settings.identity = {.rank = rank,
                        .local_rank = local_rank,
                        .world_size = job.world_size,
-                       .local_world_size = sizes[static_cast<std::size_t>(machine)],
+                       .local_world_size = local,
                        .local_world_sizes = job.machine_sizes,
                        .node_rank = machine,
                        .num_nodes = job.num_machines,
