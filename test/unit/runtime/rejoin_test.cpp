@@ -300,6 +300,9 @@ struct Rank {
         ::kill(::getpid(), SIGKILL);
       }
       series.save(net.model(), optimizer, acc::test::at_step(optimizer.steps()));
+      if (dies_at(Place::in_save)) {
+        runtime.wait_save();  // does not return
+      }
     }
   }
 };
