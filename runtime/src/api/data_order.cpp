@@ -40,10 +40,16 @@ data::Recording recording_of(const settings::RuntimeSettings& settings) {
           .world_size = settings.identity.world_size};
 }
 
-/// What orders without a runtime record: what the runtime of the process does, if there is one.
-/// Used by the thread that trains.
-const std::shared_ptr<data::Recording>& recording_of_process() {
+/// Returns what orders without a runtime record: what is known of the job's last round, from the
+/// runtime of the process or from its environment. Used by the thread that trains.
+std::shared_ptr<const data::Recording> recording_of_process(
+    const settings::RuntimeSettings& settings) {
   static const auto recording = std::make_shared<data::Recording>();
+  static int round = -1;
+  if (settings.data_record.round >= round) {
+    round = settings.data_record.round;
+    *recording = recording_of(settings);
+  }
   return recording;
 }
 
@@ -52,7 +58,7 @@ const std::shared_ptr<data::Recording>& recording_of_process() {
 void detail::RuntimeState::begin_recording() {
   *recording = recording_of(settings);
   if (!recording->folder.empty()) {
-    *recording_of_process() = *recording;
+    recording_of_process(settings);
   }
 }
 
@@ -63,12 +69,9 @@ DataOrder::DataOrder(const Runtime& runtime, DataOptions options)
 DataOrder DataOrder::from_environment(DataOptions options) {
   DataOrder order(std::move(options));
   if (process_variable(kDataRecordVariable)) {
-    const auto& recording = recording_of_process();
-    if (recording->folder.empty()) {
-      *recording =
-          recording_of(settings::settings_from_environment(settings::current_environment()));
-    }
-    order.state_ = std::make_unique<detail::DataOrderState>(order.options(), recording);
+    order.state_ = std::make_unique<detail::DataOrderState>(
+        order.options(),
+        recording_of_process(settings::settings_from_environment(settings::current_environment())));
   }
   return order;
 }

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -107,6 +108,27 @@ TEST_CASE("data record: two orders need names, and two jobs need folders") {
   DataOrder second(runtime, named);
   use(second, 3);
   CHECK(files(folder.path()).size() == 2);
+}
+
+TEST_CASE("data record: orders by the environment follow the rounds of a process that goes on") {
+  const acc::test::TemporaryFolder folder;
+  const auto attempt_in = [&](const char* round) {
+    ::setenv("ACC_DATA_ROUND", round, 1);
+    DataOrder order = DataOrder::from_environment(options());
+    use(order, 3);
+    return order.state().at("acc.data.attempt");
+  };
+  ::setenv("ACC_DATA_RECORD", folder.path().c_str(), 1);
+  ::setenv("ACC_JOB_SECRET", "0123456789abcdef0123456789abcdef", 1);
+  DataOrder first = DataOrder::from_environment(options());
+  use(first, 3);
+  const acc::ProgramState state = first.state();
+  CHECK(attempt_in("1000") != state.at("acc.data.attempt"));
+  REQUIRE(first.load(state));
+  CHECK(contains(acc::test::error_of([&] { use(first, 3); }), "exists"));  // of the same round now
+  for (const char* name : {"ACC_DATA_RECORD", "ACC_DATA_ROUND", "ACC_JOB_SECRET"}) {
+    ::unsetenv(name);
+  }
 }
 
 TEST_CASE("data record: nothing is recorded unless the launcher asks for it") {
