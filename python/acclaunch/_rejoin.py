@@ -95,6 +95,7 @@ class _Membership:
         meeting = _Meeting()
         library().membership_enter(self.handle, _UNTIL_REPLACED_MS, meeting)
         self.epoch, self.stores, self.connections = meeting.epoch, [], _Connections()
+        dist.distributed_c10d._world.group_count = 1000 * self.epoch  # else names would be those of groups of before
         self.is_elastic = meeting.num_machines > 0
         if self.is_elastic:
             ranks, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
@@ -242,6 +243,20 @@ def _is_beside(folder, name, module):
         f"{place}.py", f"{place}/__init__.py")
 
 
+def _clear_caches():
+    """Of DTensors, which find meshes by their ranks, and would give those of before with the names of their groups."""
+    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    if clear is not None:
+        clear()
+    tensor = sys.modules.get("torch.distributed.tensor")
+    propagator = tensor.DTensor._op_dispatcher.sharding_propagator if tensor is not None else None
+    for holder in [each for name, each in sys.modules.items() if name.startswith("torch.distributed.tensor.")] + [
+            propagator, type(propagator)]:
+        for each in list(getattr(holder, "__dict__", {}).values()):
+            if not isinstance(each, type) and callable(getattr(each, "cache_clear", None)):
+                each.cache_clear()
+
+
 def _leave_groups():
     """Ends all groups of this process, also for ranks that wait for it, and drops what the package and Accelerate keep
     of them."""
@@ -253,6 +268,7 @@ def _leave_groups():
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
+    _clear_caches()
     if process_group is not None:
         process_group._generations.clear()
     if sharded is not None:
