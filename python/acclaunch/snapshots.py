@@ -13,6 +13,7 @@ for step in range(snapshots.resume(), steps):      # 0 at the first start
 ```
 """
 
+import ctypes
 import mmap
 import os
 import random
@@ -169,7 +170,7 @@ def _nbytes(meta, tensors):
 
 def _store(values, meta, tensors):
     """Writes a snapshot into a tensor of _nbytes(meta, tensors) bytes."""
-    values[:len(meta)] = torch.frombuffer(bytearray(meta), dtype=torch.uint8)
+    ctypes.memmove(values.data_ptr(), meta, len(meta))
     at = aligned(len(meta))
     for each in tensors:
         if each.numel():
@@ -179,7 +180,7 @@ def _store(values, meta, tensors):
 
 def _restored(values, meta_nbytes):
     """(meta, copies of the tensors) of a snapshot."""
-    meta = from_bytes(values[:meta_nbytes].numpy().tobytes())
+    meta = from_bytes(ctypes.string_at(values.data_ptr(), meta_nbytes))
     tensors, at = [], aligned(meta_nbytes)
     for dtype, shape in meta["tensors"]:
         made = torch.empty(shape, dtype=dtype)
@@ -192,6 +193,7 @@ def _restored(values, meta_nbytes):
 
 class _Place(typing.NamedTuple):
     """Where the file has a snapshot, and of what."""
+    history: int  # number of the run of ranks that made it: another one may have made the step again
     step: int
     rank: int
     ranks: int
@@ -201,12 +203,16 @@ class _Place(typing.NamedTuple):
     crc32: int
     complete: int  # 1: written last
 
+    @property
+    def made(self):
+        return self.history, self.step
+
 
 class _Memory:
     """The file in memory that the launcher holds for this rank. Its first page says where two snapshots are, behind it;
     the older one is replaced."""
 
-    _HEAD, _MAGIC, _PAGE = struct.Struct("<8s6qII"), b"accsnap1", 4096
+    _HEAD, _MAGIC, _PAGE = struct.Struct("<8s7qII"), b"accsnap2", 4096
 
     def __init__(self, path, rank, ranks):
         self.rank, self.ranks = rank, ranks
@@ -238,40 +244,43 @@ class _Memory:
     def _checksum(self, memory, place):
         return zlib.crc32(memoryview(memory)[place.start:place.start + place.nbytes])
 
+    def history(self):
+        """The newest one of the snapshots, also of those that are not whole; 0: there is none."""
+        return max((head.history for head in map(self._head, range(2)) if head is not None), default=0)
+
     def steps(self):
-        """Steps of the whole snapshots. Reads all their bytes."""
-        return {each.step for each in self._places() if each is not None
+        """(history, step) of the whole snapshots. Reads all their bytes."""
+        return {each.made for each in self._places() if each is not None
                 and self._checksum(self._mapped(each.start + each.nbytes), each) == each.crc32}
 
-    def forget_after(self, step):
-        """Drops snapshots of other histories of the run: of later steps, which others may lack, and of other numbers of
-        ranks."""
+    def forget_after(self, made):
+        """Drops snapshots that others may lack: those after (history, step), and of other numbers of ranks."""
         for number, place in enumerate(self._places()):
             head = self._head(number)
-            if head is not None and (place is None or place.step > step):
+            if head is not None and (place is None or place.made > made):
                 self._put(number, head._replace(complete=0))
 
-    def write(self, step, meta, tensors):
+    def write(self, made, meta, tensors):
         """Replaces the older snapshot. Raises OSError if there is no memory; both are left then."""
         size = _nbytes(meta, tensors)
         places = self._places()
-        number = min(range(2), key=lambda each: places[each].step if places[each] else -1)
+        number = min(range(2), key=lambda each: places[each].made if places[each] else (-1, -1))
         other = places[1 - number]
         fits_before = other is None or self._PAGE + size <= other.start
         start = self._PAGE if fits_before else aligned(other.start + other.nbytes, self._PAGE)
         memory = self._mapped(start + size)
-        place = _Place(step, self.rank, self.ranks, len(meta), start, size, 0, 0)
+        place = _Place(*made, self.rank, self.ranks, len(meta), start, size, 0, 0)
         self._put(number, place)
         _store(torch.frombuffer(memory, dtype=torch.uint8)[start:start + size], meta, tensors)
         self._put(number, place._replace(crc32=self._checksum(memory, place), complete=1))
 
-    def read(self, step):
-        """(meta, copies of the tensors) of the snapshot of a step in `steps`."""
-        return _restored(*self.image(step)[::-1])
+    def read(self, made):
+        """(meta, copies of the tensors) of a snapshot in `steps`."""
+        return _restored(*self.image(made)[::-1])
 
-    def image(self, step):
-        """The size of the meta, and all bytes, of the snapshot of a step in `steps`."""
-        place = next(each for each in self._places() if each is not None and each.step == step)
+    def image(self, made):
+        """The size of the meta, and all bytes, of a snapshot in `steps`."""
+        place = next(each for each in self._places() if each is not None and each.made == made)
         memory = self._mapped(place.start + place.nbytes)
         return place.meta_nbytes, torch.frombuffer(memory, dtype=torch.uint8)[place.start:place.start + place.nbytes]
 
@@ -316,6 +325,7 @@ class Snapshots:
         self.each_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         self.copies = self.membership is None and self.each_machine < self.ranks \
             and not os.environ.get("ACC_LOCAL_WORLD_SIZES") and torch.device("cpu") in dist.group.WORLD._device_types
+        self.history = 0  # of what is kept now
         self.memory = self._open() if self.every else None
 
     def _open(self):
@@ -332,11 +342,13 @@ class Snapshots:
             refused = str(error)
         except OSError as error:
             lacking = str(error)
-        every = self._all((refused, lacking))
-        for each, _ in every:
+        every = self._all((refused, lacking, memory.history() if memory else 0, random.SystemRandom().getrandbits(32)))
+        # After all that these ranks have, and another one than that of ranks that are not here.
+        self.history = ((max(history for _, _, history, _ in every) >> 32) + 1 << 32) + every[0][3]
+        for each, *_ in every:
             if each is not None:
                 raise NotSupportedError(each)
-        for rank, (_, why) in enumerate(every):
+        for rank, (_, why, *_) in enumerate(every):
             if why is not None:
                 if self.rank == 0:
                     warnings.warn(f"no snapshots in memory: rank {rank} has no memory for them: {why}")
@@ -390,7 +402,7 @@ class Snapshots:
         if self.ranks > 1:
             dist.barrier()  # all have the snapshot before this one, whose place is not written now
         try:
-            self.memory.write(step, meta(**copied), tensors)
+            self.memory.write((self.history, step), meta(**copied), tensors)
             return True
         except OSError as error:
             warnings.warn(f"no snapshot of step {step} in memory on rank {self.rank}: {error}")
@@ -409,12 +421,12 @@ class Snapshots:
             work.wait()
         return meta_nbytes, copy
 
-    def _read(self, step, holders):
-        """The snapshot of a step. holders: by rank that lacks it, the one that sends it. Collective."""
-        meta, tensors = self.memory.read(step) if self.rank not in holders else (None, None)
+    def _read(self, made, holders):
+        """The snapshot of (history, step). holders: by rank that lacks it, the one that sends it. Collective."""
+        meta, tensors = self.memory.read(made) if self.rank not in holders else (None, None)
         for rank, holder in holders.items():
             if self.rank == holder:
-                nbytes, image = (meta["copied"], tensors[-1]) if self.copies else self.memory.image(step)
+                nbytes, image = (meta["copied"], tensors[-1]) if self.copies else self.memory.image(made)
                 dist.send(torch.tensor([nbytes, image.numel()]), rank)
                 dist.send(image, rank)
             elif self.rank == rank:
@@ -426,17 +438,17 @@ class Snapshots:
         return meta["objects"], tensors
 
     def _whole(self, every):
-        """The newest step that all ranks have or can get, and by rank that lacks it, one that sends it; (None, {}) if
-        there is none. every: the steps of each rank."""
-        for step in sorted(set.union(*every), reverse=True):
-            having = [rank for rank, steps in enumerate(every) if step in steps]
+        """The newest (history, step) that all ranks have or can get, and by rank that lacks it, one that sends it;
+        (None, {}) if there is none. every: those of each rank."""
+        for made in sorted(set.union(*every), reverse=True):
+            having = [rank for rank, steps in enumerate(every) if made in steps]
             holders = {}
             for rank in sorted(set(range(self.ranks)).difference(having)):
                 places = [(rank + self.each_machine) % self.ranks] if self.copies else \
                     [] if self.membership is None else range(rank % self.each_machine, self.ranks, self.each_machine)
                 holders[rank] = next((each for each in places if each in having), None)
             if None not in holders.values():
-                return step, holders
+                return made, holders
         return None, {}
 
     def resume(self):
@@ -447,8 +459,9 @@ class Snapshots:
         if self.memory is None:
             return 0
         every = self._all(self.memory.steps())
-        step, holders = self._whole(every)
-        self.memory.forget_after(-1 if step is None else step)
+        made, holders = self._whole(every)
+        self.memory.forget_after((-1, -1) if made is None else made)
+        step = None if made is None else made[1]
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         if self.rank == 0 and (step is not None or restarts):
             without = ", ".join(str(rank) for rank, each in enumerate(every) if not each)
@@ -458,7 +471,7 @@ class Snapshots:
                     f"; {len(holders)} snapshots from other machines" if holders else ""))
         if step is None:
             return 0
-        packed, tensors = self._read(step, holders)
+        packed, tensors = self._read(made, holders)
         places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
                   if isinstance(each, DTensor)}
         if list(packed) != list(self.objects):

@@ -215,8 +215,9 @@ def check_alone():
         states.append(counter.state)
         assert kept.keep(step)
         for back in range(min(2, step)):  # the last two are whole
-            packed, tensors = kept.memory.read(step - back)
-            assert len(tensors) >= 5 and kept.memory.steps() == set(range(max(1, step - 1), step + 1))
+            packed, tensors = kept.memory.read((kept.history, step - back))
+            assert len(tensors) >= 5 and kept.memory.steps() == {
+                (kept.history, each) for each in range(max(1, step - 1), step + 1)}
             assert torch.equal(tensors[-2], torch.tensor(3.5)) and torch.equal(tensors[-1], torch.ones(3, 2)), packed
     assert os.fstat(file).st_size < 4 * 11 * 200_000, os.fstat(file).st_size
     counter.state = None
@@ -227,8 +228,12 @@ def check_alone():
     os.pwrite(file, bytes([255]), place.start + place.nbytes - 64)
     assert other.resume() == 7
     other.keep(8)
-    other.memory.forget_after(7)
+    other.memory.forget_after((kept.history, 7))
     assert other.resume() == 7
+    # A step of a rank that was away is not that which the others have made again meanwhile.
+    other.ranks = 2
+    assert other.history > kept.history and other._whole([{(1, 4), (1, 5)}, {(1, 4), (2, 5)}]) == ((1, 4), {})
+    other.ranks = 1
     counter.state = object()
     refused(InvalidArgumentError, "the state of counter cannot be kept", lambda: other.keep(9))
     counter.state = None
@@ -251,9 +256,9 @@ def check_alone():
     # A history of another number of ranks is dropped when the next one begins.
     os.ftruncate(file, 0)
     memories = [_Memory(settings["ACC_SNAPSHOT_MEMORY"], 0, ranks) for ranks in (2, 3)]
-    memories[0].write(4, b"", [])
-    assert memories[1].steps() == set() and memories[0].steps() == {4}
-    memories[1].forget_after(-1)
+    memories[0].write((1, 4), b"", [])
+    assert memories[1].steps() == set() and memories[0].steps() == {(1, 4)}
+    memories[1].forget_after((-1, -1))
     assert memories[0].steps() == set()
     os.close(file)
     for paths, why in (("", "the launcher has given none"), ("/nowhere", "No such file")):
