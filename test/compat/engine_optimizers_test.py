@@ -37,8 +37,8 @@ SERVED = {
     "Rprop": ({"lr": 1e-2}, 0.0),
     "SGD": ({"lr": 5e-2, "momentum": 0.9, "nesterov": True}, 0.0),
 }
-# Unusual options, with unusual gradients and parameters (Odd); equal bit by bit, but for the last elements of a tensor in
-# a fused update of torch.
+# Unusual options, with unusual gradients and parameters (Odd); equal bit by bit, but for the last elements of a tensor
+# in a fused update of torch.
 ODD = [
     ("Adam", {"lr": torch.tensor(1e-2), "betas": (0.0, 0.9), "maximize": True, "weight_decay": 0.1}),
     ("Adam", {"lr": 1e-2, "foreach": True, "decoupled_weight_decay": True}),

@@ -23,7 +23,6 @@
 // Snapshots in memory that outlives a rank, and what a series resumes from.
 namespace {
 
-using acc::settings::StateDictType;
 using acc::settings::Strategy;
 using acc::test::Job;
 using acc::test::ModuleNet;
