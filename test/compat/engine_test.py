@@ -23,7 +23,7 @@ except ImportError as error:
     sys.exit(77)
 
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (get_model_state_dict, get_optimizer_state_dict,
+from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_optimizer_state_dict,
                                                      set_model_state_dict, set_optimizer_state_dict)
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
@@ -887,27 +887,33 @@ def travels(mesh, ours, theirs, folder):
         net = trial.sharded(Net())
         return trial, net, adamw(net)
 
-    def save(to, net, optimizer):
-        dcp.save({"model": get_model_state_dict(net), "optimizer": get_optimizer_state_dict(net, optimizer)},
-                 checkpoint_id=f"{folder}/{to}")
+    def state_of(net, optimizer, options):
+        return {"model": get_model_state_dict(net, options=options),
+                "optimizer": get_optimizer_state_dict(net, optimizer, options=options)}
 
-    def load(origin, net, optimizer):
-        state = {"model": get_model_state_dict(net), "optimizer": get_optimizer_state_dict(net, optimizer)}
-        dcp.load(state, checkpoint_id=f"{folder}/{origin}")
-        set_model_state_dict(net, state["model"])
-        set_optimizer_state_dict(net, optimizer, state["optimizer"])
+    def load(net, optimizer, options):
+        state = state_of(net, optimizer, options)
+        dcp.load(state, checkpoint_id=f"{folder}/checkpoint")
+        model, moments = state["model"], state["optimizer"]
+        if options.broadcast_from_rank0 and dist.get_rank() != 0:
+            model, moments = {}, {}
+        set_model_state_dict(net, model, options=options)
+        set_optimizer_state_dict(net, optimizer, moments, options=options)
 
     straight = made(theirs)
     for _ in range(4):
         straight[0].step(*straight[1:], rare=True)
-    for one, other in ((ours, theirs), (theirs, ours), (ours, ours)):
+    for one, other, options in ((ours, theirs, {}), (theirs, ours, {"flatten_optimizer_state_dict": True}),
+                                (ours, ours, {"cpu_offload": True}),
+                                (ours, ours, {"full_state_dict": True, "broadcast_from_rank0": True})):
+        options = StateDictOptions(**options)
         trial, *state = made(one)
         for _ in range(2):
             trial.step(*state, rare=True)
-        save("checkpoint", *state)
+        dcp.save(state_of(*state, options), checkpoint_id=f"{folder}/checkpoint")
         resumed, *state = made(other)
         resumed.generator = trial.generator
-        load("checkpoint", *state)
+        load(*state, options)
         for _ in range(2):
             resumed.step(*state, rare=True)
         expect_equal("travels", trial.found + resumed.found, straight[0].found, 2e-6)
