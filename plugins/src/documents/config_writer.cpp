@@ -6,7 +6,7 @@
 
 namespace acc::documents {
 
-using settings::operator""_key;
+using settings::operator""_key;  // NOLINT(misc-unused-using-decls): it sees no use in literals
 namespace {
 
 /// Returns a value of an enumeration in the spelling of the settings.

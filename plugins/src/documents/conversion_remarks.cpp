@@ -4,7 +4,7 @@
 
 namespace acc::documents {
 
-using settings::operator""_key;
+using settings::operator""_key;  // NOLINT(misc-unused-using-decls): it sees no use in literals
 namespace {
 
 using LossInForm = settings::Loss settings::SettingRow::*;
