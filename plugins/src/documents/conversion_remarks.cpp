@@ -32,6 +32,8 @@ class Remarks {
       from_fsdp();
     } else if (to_fsdp_) {
       from_deepspeed();
+    } else if (form_ == ConfigForm::deepspeed_json) {
+      clipping();
     }
     return std::move(lines_);
   }
@@ -86,7 +88,7 @@ class Remarks {
     fsdp_loading();
     fsdp_checkpoints();
     precision();
-    fsdp_training();
+    clipping();
     add_losses(&settings::SettingRow::lost_in_deepspeed);
   }
 
@@ -176,11 +178,10 @@ class Remarks {
                                            "then keeps fp32 shards and optimizer state"));
   }
 
-  void fsdp_training() {
+  void clipping() {
     if (!settings_.given("gradient_clipping"_key)) {
-      add("gradient_clipping is not given: with FSDP the program clips; DeepSpeed then clips at "
-          "1.0 "
-          "with Accelerate's file, and not at all with its own");
+      add("gradient_clipping is not given: DeepSpeed then clips at 1.0 with Accelerate's file, and "
+          "not at all with its own; with FSDP the program decides");
     }
   }
 
@@ -306,10 +307,7 @@ class Remarks {
               "Accelerate leaves it to the program with FSDP");
       }
     }
-    if (!settings_.given("gradient_clipping"_key)) {
-      add("gradient_clipping is not given: DeepSpeed then clips at 1.0 with Accelerate's file, and "
-          "not at all with its own; with FSDP the program decides");
-    }
+    clipping();
   }
 
   // From one version of FSDP to the other.

@@ -146,11 +146,6 @@ Conversion to_deepspeed_json(const ConversionInput& input, const ConversionSourc
   if (std::string remark = launch_keys(input, source); !remark.empty()) {
     result.remarks.push_back(std::move(remark));
   }
-  if (!source.is_fsdp && !source.settings.given("gradient_clipping"_key)) {
-    result.remarks.push_back(
-        "gradient_clipping is not given: DeepSpeed clips at 1.0 with Accelerate's file, and not at "
-        "all with its own");
-  }
   return result;
 }
 

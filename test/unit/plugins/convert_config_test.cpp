@@ -354,7 +354,7 @@ TEST_CASE("convert-config: from DeepSpeed's YAML to its JSON and back to a YAML 
 }
 )");
   CHECK(says(json, "pass these to the launcher: num_processes, num_machines"));
-  CHECK(says(json, "gradient_clipping is not given: DeepSpeed clips at 1.0"));
+  CHECK(says(json, "gradient_clipping is not given: DeepSpeed then clips at 1.0"));
   ConversionInput own{parse_json(to_json(json.document), "conf/d.json"), std::nullopt, 0, ""};
   CHECK(block(convert_config(own, ConfigForm::deepspeed), "deepspeed_config") ==
         "deepspeed_config_file: conf/d.json\nzero3_init_flag: true\n");
