@@ -8,9 +8,9 @@
 
 #include "kernels/kernels.hpp"
 #include "optim/update.hpp"
+#include "timing.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -20,6 +20,8 @@
 #include <vector>
 
 namespace {
+
+using acc::bench::median;
 
 /// An array with the alignment of the runtime's device memory.
 class Array {
@@ -83,8 +85,7 @@ void update(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, s
 
 template <typename Work>
 double timed(Tensors& t, int threads, const Work& work) {
-  const auto start = std::chrono::steady_clock::now();
-  {
+  return acc::bench::seconds_of([&] {
     const std::size_t share = t.weights.size() / static_cast<std::size_t>(threads);
     std::vector<std::jthread> helpers;
     for (int k = 1; k < threads; ++k) {
@@ -93,13 +94,7 @@ double timed(Tensors& t, int threads, const Work& work) {
       helpers.emplace_back([&, begin, end] { work(begin, end); });
     }
     work(0, threads == 1 ? t.weights.size() : share);
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  });
 }
 
 void measure(const acc::kernels::Kernels& table, Tensors& t, int threads, int repetitions) {
@@ -116,14 +111,14 @@ void measure(const acc::kernels::Kernels& table, Tensors& t, int threads, int re
       ratios.push_back(streams / elapsed);
     }
   }
-  const double median = median_of(seconds);
+  const double typical = median(seconds);
   const auto params = static_cast<double>(t.weights.size());
   std::printf(
       "{\"impl\": \"acc_%s\", \"threads\": %d, \"params\": %zu, \"median_s\": %.5f, "
       "\"min_s\": %.5f, \"gparams_per_s\": %.4f, \"gb_per_s\": %.2f, \"of_streams\": %.3f}\n",
-      table.name, threads, t.weights.size(), median,
-      *std::min_element(seconds.begin(), seconds.end()), params / median / 1e9,
-      28.0 * params / median / 1e9, median_of(ratios));
+      table.name, threads, t.weights.size(), typical,
+      *std::min_element(seconds.begin(), seconds.end()), params / typical / 1e9,
+      28.0 * params / typical / 1e9, median(ratios));
   std::fflush(stdout);
 }
 

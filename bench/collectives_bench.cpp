@@ -11,9 +11,9 @@
 #include "acc/settings/environment.hpp"
 #include "collectives/make_group.hpp"
 #include "device/cpu_device.hpp"
+#include "timing.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -24,14 +24,8 @@ namespace {
 
 using acc::DType;
 using acc::ReduceOp;
+using acc::bench::seconds_of;
 using acc::collectives::ProcessGroup;
-using Clock = std::chrono::steady_clock;
-
-double seconds_of(const std::function<void()>& call) {
-  const auto begin = Clock::now();
-  call();
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 double slowest(ProcessGroup& group, double value) {
   std::vector<double> figure = {value};
@@ -51,8 +45,7 @@ double measure(ProcessGroup& group, double budget, const std::function<void()>& 
     group.barrier()->wait_released();
     samples.push_back(seconds_of(call));
   }
-  std::nth_element(samples.begin(), samples.begin() + repetitions / 2, samples.end());
-  return slowest(group, samples[static_cast<std::size_t>(repetitions / 2)]);
+  return slowest(group, acc::bench::median(samples));
 }
 
 void run(ProcessGroup& group, std::size_t nbytes, double budget) {

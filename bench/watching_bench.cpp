@@ -4,11 +4,11 @@
 // CPU time of each. Started by bench/watching.py below acclaunch.
 #include "acc/base/flight_record.hpp"
 #include "flight/recorder.hpp"
+#include "timing.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
@@ -19,6 +19,7 @@
 
 namespace {
 
+using acc::bench::median;
 using Value = std::pair<std::string_view, double>;
 
 // Collectives of a step of a model with 50 units: three gathers or reductions for each.
@@ -64,11 +65,6 @@ void report_step(acc::flight::Recorder& recorder, std::int64_t step) {
   recorder.end_step(values);
   const std::array own = {Value{"loss", 2.5}, Value{"tokens_per_s", 51'200.0}};
   recorder.report(own);
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "timing.hpp"
+
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,7 +18,6 @@
 #include <functional>
 #include <new>
 #include <stdexcept>
-#include <vector>
 
 /// Processes that work on parts of one task at the same time, and measurement of their time.
 namespace acc::bench {
@@ -91,10 +91,5 @@ class Team {
   int processes_;
   pthread_barrier_t* barrier_;
 };
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 }  // namespace acc::bench

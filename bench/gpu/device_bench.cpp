@@ -3,11 +3,11 @@
 // `of_copy_rate` is the rate of bytes read and written over that of a device-to-device copy in the
 // same run. Exit status 77 if there is no GPU.
 
+#include "../timing.hpp"
 #include "acc/base/error.hpp"
 #include "device/open_device.hpp"
 #include "optim/update.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -48,8 +48,7 @@ class Bench {
     for (std::size_t i = 0; i + 1 < events.size(); ++i) {
       seconds.push_back((events[i + 1]->microseconds() - events[i]->microseconds()) * 1e-6);
     }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
+    return bench::median(seconds);
   }
 
   // The copy is measured first, as reference.

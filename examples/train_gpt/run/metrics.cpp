@@ -3,16 +3,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <span>
 #include <sstream>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace train_gpt {
@@ -34,15 +33,6 @@ double kernel_bytes(const char* path, const std::string& key) {
   return 0.0;
 }
 
-/// Keys of the object that the metrics contain for each rank, in the order of rank_row.
-constexpr std::array kRankColumns = {
-    "parameter_bytes",       "gradient_bytes",    "optimizer_bytes",      "gathered_bytes",
-    "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
-    "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
-    "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "kept_bytes",
-    "device_peak_bytes",     "snapshot_bytes",    "nvme_bytes",           "nvme_buffer_bytes",
-};
-
 /// Returns the proportional set size (PSS) of this process. The kernel walks all pages to compute
 /// it, so the value is refreshed only every two seconds.
 double recent_pss_bytes() {
@@ -56,7 +46,8 @@ double recent_pss_bytes() {
   return last;
 }
 
-using RankRow = std::array<double, kRankColumns.size()>;
+/// What the metrics contain for each rank, by its key.
+using RankRow = std::vector<std::pair<const char*, double>>;
 
 /// Returns this rank's values. Doubles, because Runtime::all_gather transfers doubles; they are
 /// exact up to 2^53 bytes.
@@ -64,36 +55,41 @@ RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
   const acc::MemoryReport memory = model.memory();
   const acc::TrafficReport traffic = model.traffic();
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
-  return {real(memory.parameter_bytes),
-          real(memory.gradient_bytes),
-          real(memory.optimizer_bytes),
-          real(memory.gathered_bytes),
-          real(memory.gradient_buffer_bytes),
-          real(traffic.gathered_elements),
-          real(traffic.gather_calls),
-          real(traffic.gathered_elements_moved),
-          real(traffic.reduced_elements),
-          real(traffic.reduce_calls),
-          real(traffic.all_reduced_elements),
-          real(traffic.all_reduce_calls),
-          kernel_bytes("/proc/self/status", "VmHWM"),
-          recent_pss_bytes(),
-          real(gpt.activation_bytes()),
-          real(gpt.kept_bytes()),
-          real(memory.device_peak_bytes),
-          real(memory.snapshot_bytes),
-          real(memory.nvme_bytes),
-          real(memory.nvme_buffer_bytes)};
+  return {{"parameter_bytes", real(memory.parameter_bytes)},
+          {"gradient_bytes", real(memory.gradient_bytes)},
+          {"optimizer_bytes", real(memory.optimizer_bytes)},
+          {"gathered_bytes", real(memory.gathered_bytes)},
+          {"gradient_buffer_bytes", real(memory.gradient_buffer_bytes)},
+          {"gathered_elements", real(traffic.gathered_elements)},
+          {"gather_calls", real(traffic.gather_calls)},
+          {"gathered_elements_moved", real(traffic.gathered_elements_moved)},
+          {"reduced_elements", real(traffic.reduced_elements)},
+          {"reduce_calls", real(traffic.reduce_calls)},
+          {"all_reduced_elements", real(traffic.all_reduced_elements)},
+          {"all_reduce_calls", real(traffic.all_reduce_calls)},
+          {"peak_rss_bytes", kernel_bytes("/proc/self/status", "VmHWM")},
+          {"pss_bytes", recent_pss_bytes()},
+          {"activation_bytes", real(gpt.activation_bytes())},
+          {"kept_bytes", real(gpt.kept_bytes())},
+          {"device_peak_bytes", real(memory.device_peak_bytes)},
+          {"snapshot_bytes", real(memory.snapshot_bytes)},
+          {"nvme_bytes", real(memory.nvme_bytes)},
+          {"nvme_buffer_bytes", real(memory.nvme_buffer_bytes)}};
 }
 
-/// Converts the gathered rows to one JSON object per rank.
-OrderedJson rank_objects(std::span<const double> rows) {
+/// Gathers the values of all ranks as one JSON object per rank.
+OrderedJson rank_objects(acc::Runtime& runtime, const RankRow& own) {
+  std::vector<double> values;
+  for (const auto& [key, value] : own) {
+    values.push_back(value);
+  }
+  values = runtime.all_gather(values);
   OrderedJson ranks = OrderedJson::array();
-  for (std::size_t first = 0; first < rows.size(); first += kRankColumns.size()) {
-    OrderedJson& rank = ranks.emplace_back();
-    for (std::size_t column = 0; column < kRankColumns.size(); ++column) {
-      rank[kRankColumns[column]] = static_cast<std::int64_t>(rows[first + column]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % own.size() == 0) {
+      ranks.emplace_back();
     }
+    ranks.back()[own[i % own.size()].first] = static_cast<std::int64_t>(values[i]);
   }
   return ranks;
 }
@@ -116,7 +112,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   if (!enabled_) {
     return;
   }
-  const std::vector<double> rows = runtime_.all_gather(rank_row(model, gpt));
+  OrderedJson ranks = rank_objects(runtime_, rank_row(model, gpt));
   if (runtime_.rank() != 0) {
     return;
   }
@@ -135,7 +131,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["strategy"] = acc::settings::to_string(runtime_.settings().sharding.strategy);
   line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
   line["compute_dtype"] = to_string(model.compute_dtype());
-  line["ranks"] = rank_objects(rows);
+  line["ranks"] = std::move(ranks);
   if (!file_.is_open()) {
     return;
   }
