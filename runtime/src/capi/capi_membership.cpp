@@ -66,10 +66,8 @@ acc_epoch_state state_of(const acc_membership& membership, milliseconds timeout)
 }  // namespace
 
 acc_status acc_membership_open(const char* path, acc_membership** membership) noexcept {
-  return guarded([&] {
-    required(membership, "membership") =
-        new acc_membership{acc::MembershipPage(string_of(path, "path"))};
-  });
+  return create(membership, "membership",
+                [&] { return acc::MembershipPage(string_of(path, "path")); });
 }
 
 void acc_membership_free(acc_membership* membership) noexcept {
