@@ -13,7 +13,8 @@
 namespace acc::sharding {
 
 ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, Schedule& schedule,
-                     std::string name, bool is_root, const std::vector<ParameterRecord>& parameters)
+                     const std::string& name, bool is_root,
+                     const std::vector<ParameterRecord>& parameters)
     : context_(context),
       pools_(pools),
       counters_(counters),

@@ -30,7 +30,7 @@ class ShardUnit {
  public:
   /// Registers the unit with the schedule. The first four arguments outlive it.
   ShardUnit(const Context& context, Pools& pools, Counters& counters, Schedule& schedule,
-            std::string name, bool is_root, const std::vector<ParameterRecord>& parameters);
+            const std::string& name, bool is_root, const std::vector<ParameterRecord>& parameters);
 
   /// Position of parameter `index`, in the order given to the constructor.
   struct Place {
