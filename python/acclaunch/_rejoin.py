@@ -106,7 +106,7 @@ class _Membership:
         threading.Thread(target=self._watch, args=(self.epoch, self.connections), daemon=True, name="acc epoch").start()
         os.environ.update(MASTER_ADDR=meeting.host.decode(), MASTER_PORT=str(meeting.port),
                           ACC_JOB_SECRET=meeting.secret.decode(), ACC_MEMBERSHIP=f"{self.path}@{meeting.epoch}",
-                          TORCHELASTIC_RESTART_COUNT=str(meeting.restart_count))
+                          ACC_DATA_ROUND=str(meeting.epoch), TORCHELASTIC_RESTART_COUNT=str(meeting.restart_count))
 
     def _watch(self, epoch, connections):
         """Ends the connections when ranks of the epoch are lost."""

@@ -274,9 +274,6 @@ TEST_CASE("--rejoin, --spares and --elastic_replicas are refused where they are 
                 "is 1, but the job may start with 2 machines"},
         Refused{{"--num_processes", "2"}, "needs a job with restarts"},
         Refused{{"--num_processes", "1", "--max_restarts", "1"}, "needs several workers"},
-        Refused{{"--num_processes", "2", "--max_restarts", "1", "--engine", "acc", "--data_record",
-                 "unused"},
-                "--data_record and --engine acc"},
         Refused{{"--num_processes", "2", "--max_restarts", "1", "--spares", "1"},
                 "needs a rendezvous of kind c10d"},
         Refused{

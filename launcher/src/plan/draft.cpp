@@ -350,8 +350,6 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
   if (!plan.supervision.rejoins) {
     return;
   }
-  const bool is_engine_acc =
-      draft.settings.has("engine"_key) && draft.settings.choice("engine"_key) == "acc";
   const bool is_elastic = plan.supervision.elastic_replicas;
   const char* const why =
       plan.supervision.max_restarts == 0 && !is_elastic && draft.settings.integer("spares"_key) == 0
@@ -359,9 +357,7 @@ void check_rejoin(const Draft& draft, const LaunchPlan& plan) {
       : plan.layout.num_machines == 1 && plan.layout.local_world_size == 1 ? "needs several workers"
       : plan.identity == Identity::none       ? "needs workers that this launcher starts"
       : plan.device == settings::Device::cuda ? "works on the CPU only in this version"
-      : is_engine_acc && !plan.output.data_record.empty()
-          ? "does not work with --data_record and --engine acc in this version"
-          : nullptr;
+                                              : nullptr;
   if (why != nullptr) {
     throw Error(Errc::not_supported,
                 fmt::format("--{} {}", is_elastic ? "elastic_replicas" : "rejoin", why));
