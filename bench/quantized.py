@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of train_gpt with weights and gradients that are sent to other machines in 8 and 6 bits, and as they are.
+"""Losses of train_gpt with weights and gradients that are sent to other machines in 8 and 7 bits, and as they are.
 
     python bench/quantized.py [--bin build/release/bin] [--data FILE] [--steps 2000] [--every 100] [--machines 2]
                               [--ranks R] [--strategies full,ddp] [--model 4M|1M] [--dtype fp32|bf16] [--micro_batch 1]

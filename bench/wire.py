@@ -9,7 +9,7 @@ Mbit/s in each direction. Bytes are counted at the network cards, with the heade
 machine and step: the difference between a long and a short run, divided by the difference of their steps.
 The formulas count payload (docs/sharding.md), for P parameters of which the root unit has R, and H
 machines. The ranks of a machine share gathered weights and reduce gradients before sending them, so a
-machine sends (H-1)/H of the value in its column of the table. With --quantized, numbers are sent in 8 or 6 bits
+machine sends (H-1)/H of the value in its column of the table. With --quantized, numbers are sent in 8 or 7 bits
 (docs/sharding.md). "link" is the time that the bytes need on
 the machine's links. Needs root.
 """
@@ -43,9 +43,9 @@ WIDTHS = {"fp32": 4, "bf16": 2}
 REDUCES_FLOATS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2", "zero1"}
 
 
-# With --quantized: blocks of 256 numbers in 8 or 6 bits and a scale of 4 bytes. What all ranks need the sum of is
+# With --quantized: blocks of 256 numbers in 8 or 7 bits and a scale of 4 bytes. What all ranks need the sum of is
 # sent in 8 bits.
-EIGHT_BITS, SIX_BITS = 260 / 256, 196 / 256
+EIGHT_BITS, SEVEN_BITS = 260 / 256, 228 / 256
 SENDS_SUMS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2"}
 SENDS_WHOLE_WEIGHTS = {"fsdp_no_shard", "zero0", "zero1"}
 
@@ -62,7 +62,7 @@ def formula_bytes(args, config, count):
     width, reduced_width = WIDTHS[args.dtype], 4 if floats else WIDTHS[args.dtype]
     if args.quantized:
         width = width if config in SENDS_WHOLE_WEIGHTS else EIGHT_BITS
-        reduced_width = EIGHT_BITS if config in SENDS_SUMS else SIX_BITS
+        reduced_width = EIGHT_BITS if config in SENDS_SUMS else SEVEN_BITS
     return (gathered * width + reduced * reduced_width) * (count - 1) / count
 
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 /// Numbers in few bits. A block of kCodeBlock numbers x becomes a scale s, float32, and an integer
-/// q for each number: x is about q s, and |q| is at most 127 with 8 bits, 31 with 6. s is the
+/// q for each number: x is about q s, and |q| is at most 127 with 8 bits, 63 with 7. s is the
 /// largest |x| of the block divided by that limit, and q is rounded to nearest even (blockwise
 /// quantisation of ZeRO++, arXiv 2306.10209).
 ///

@@ -23,7 +23,7 @@ SentCodes sent_codes(const settings::ShardingSettings& settings) {
     codes.weights = {.bits = 8};
   }
   if (settings.quantized_gradients) {
-    codes.gradients = {.bits = 6, .rotated = true};
+    codes.gradients = {.bits = 7, .rotated = true};
     codes.gradients_of_copies = {.bits = 8};
   }
   return codes;

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-// Training with weights and gradients that other machines get in 8 or 6 bits.
+// Training with weights and gradients that other machines get in 8 or 7 bits.
 namespace {
 
 using acc::settings::MixedPrecision;
@@ -188,7 +188,7 @@ TEST_CASE("quantised training: bytes between machines") {
     CAPTURE(layout.name);
     const acc::TrafficReport exact = train(job_of(layout, false), {.until = 2}).traffic;
     const acc::TrafficReport quantized = train(job_of(layout, true), {.until = 2}).traffic;
-    // Of float32: 260 of 1024 bytes for weights and all_reduces, 196 of 1024 for reduce_scatters;
+    // Of float32: 260 of 1024 bytes for weights and all_reduces, 228 of 1024 for reduce_scatters;
     // the last block of a shard is not full.
     const auto times = [](std::int64_t a, std::int64_t b) {
       return static_cast<double>(a) / static_cast<double>(b);
@@ -197,7 +197,7 @@ TEST_CASE("quantised training: bytes between machines") {
     const bool sums = layout.strategy == Strategy::no_shard ||
                       layout.strategy == Strategy::hybrid_shard ||
                       layout.strategy == Strategy::hybrid_shard_zero2;
-    CHECK(times(exact.reduced_bytes_sent, quantized.reduced_bytes_sent) >= (sums ? 3.3 : 4.4));
+    CHECK(times(exact.reduced_bytes_sent, quantized.reduced_bytes_sent) >= (sums ? 3.3 : 3.8));
     if (job_of(layout, true).sharding.quantized_weights && exact.gathered_bytes_sent > 0) {
       CHECK(times(exact.gathered_bytes_sent, quantized.gathered_bytes_sent) >= 3.3);
     } else {

@@ -246,7 +246,7 @@ return std::array{
     SettingRow{.section = training, .key = "quantized_gradients", .flag = Flag::toggle,
                .type = Type::boolean, .fallback = "false",
                .json = "zero_optimization.zero_quantized_gradients",
-               .help = "send gradients to other machines in 6 bits, or in 8 where every machine "
+               .help = "send gradients to other machines in 7 bits, or in 8 where every machine "
                        "needs the whole sum (NO_SHARD, and between replicas)",
                .plugin = field<&TrainingFields::quantized_gradients>(),
                .engine = member<&ShardingSettings::quantized_gradients>("quantized gradients")},

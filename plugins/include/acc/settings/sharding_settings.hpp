@@ -101,7 +101,7 @@ struct ShardingSettings {
   MixedPrecision mixed_precision = MixedPrecision::no;
   /// Type in which gradients are communicated (`no`: fp32); absent: the compute type.
   std::optional<MixedPrecision> reduce_precision;
-  /// ZeRO++: numbers are sent to other machines in 8 or 6 bits (docs/sharding.md).
+  /// ZeRO++: numbers are sent to other machines in 8 or 7 bits (docs/sharding.md).
   bool quantized_weights = false;
   bool quantized_gradients = false;
   bool stochastic_rounding = false;  ///< for weights that are stored in 16 bits

@@ -68,7 +68,7 @@ constexpr std::size_t nbytes_of(DType dtype) noexcept {
 /// How numbers are sent in few bits: in blocks of integers with one scale for each block
 /// (runtime/src/kernels/block_code.hpp).
 struct BlockCode {
-  int bits = 0;          ///< of an integer: 8 or 6; 0: the numbers are sent as they are
+  int bits = 0;          ///< of an integer: 8 or 7; 0: the numbers are sent as they are
   bool rotated = false;  ///< a block is rotated before it is rounded
 
   explicit operator bool() const noexcept { return bits != 0; }
