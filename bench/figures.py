@@ -4,7 +4,7 @@
     python bench/figures.py            needs no packages; the test `figures` fails if a picture is not up to date
 
 bench/precision.py, bench/precision_experiment.py, bench/terminal.py and bench/train.py --record write their results; those
-of bench/supervision.py are entered by hand.
+of bench/supervision.py are entered by hand, and those of several runs of bench/quantized.py --output put together.
 """
 import argparse
 import json
@@ -82,6 +82,12 @@ def means(points, count=5):
             for first in range(0, len(points) - count + 1, count)]
 
 
+def quantized_losses():
+    losses = result("quantized")["losses"]
+    return charts.lines("Loss with quantised and with exact communication", list(losses.items()), len(losses),
+                        "optimizer step", "loss", dashes=("exact",))
+
+
 def top():
     return terminal("acclaunch top: a job with four ranks", "top")
 
@@ -102,7 +108,7 @@ def main():
     FIGURES.mkdir(exist_ok=True)
     stale = []
     for draw in (train_speed, supervision, precision_losses, precision_unchanged,
-                 precision_experiment_losses, precision_experiment_norms, top, report):
+                 precision_experiment_losses, precision_experiment_norms, quantized_losses, top, report):
         path, picture = FIGURES / f"{draw.__name__}.svg", draw()
         if args.check:
             if not path.exists() or path.read_text() != picture:
