@@ -16,7 +16,7 @@ import pathlib
 import sys
 
 from names import some_of
-from torch_bridge import CASES, ENGINE, Peak, make_variant, pss
+from torch_bridge import CASES, ENGINE, Peak, make_variant
 from workers import found_by
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
@@ -40,7 +40,6 @@ def kinds():
 def worker(variant, steps):
     import torch
     import torch.distributed as dist
-    import torch.nn.functional as F
 
     sys.path.append(str(ROOT / "examples" / "python"))
     case = CASES["large"]

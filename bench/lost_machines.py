@@ -193,7 +193,7 @@ def main():
     if why := hosts.why_impossible():
         sys.exit(f"bench/lost_machines.py: {why}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-lost-"))
-    texts = sorted((elastic.ROOT / "docs").glob("*.md"))  # a copy: each machine that joins reads the same
+    texts = sorted((ROOT / "docs").glob("*.md"))  # a copy: each machine that joins reads the same
     (folder / "text").write_bytes(b"".join(each.read_bytes() for each in texts))
     try:
         with hosts.Cluster(["head", *NODES, SPARE]) as cluster:
