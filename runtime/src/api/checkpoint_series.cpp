@@ -105,6 +105,20 @@ double by_rank_zero(Runtime& runtime, const std::string& folder, const Look& loo
 
 }  // namespace
 
+void detail::check_gathers_nothing(const settings::ShardingSettings& settings) {
+  const char* const what = settings.state_dict_type == settings::StateDictType::full
+                               ? "fsdp_state_dict_type FULL_STATE_DICT"
+                           : settings.save_16bit_model ? "zero3_save_16bit_model"
+                                                       : nullptr;
+  if (what != nullptr) {
+    throw Error(Errc::not_supported,
+                fmt::format("save_async with {}: the weights are gathered while they are written; "
+                            "use SHARDED_STATE_DICT without a 16-bit model, and acclaunch "
+                            "merge-weights for the whole model, or leave save_async out",
+                            what));
+  }
+}
+
 void detail::check_series(const settings::ShardingSettings& settings) {
   if (settings.save_async) {
     check_gathers_nothing(settings);

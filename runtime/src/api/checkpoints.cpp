@@ -9,8 +9,6 @@
 #include "optim/optimizer_state.hpp"
 #include "state_dict/model_files.hpp"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <memory>
 #include <optional>
@@ -99,20 +97,6 @@ bool Runtime::saving() const {
 
 void Runtime::wait_save() {
   mine(state_).wait_save();
-}
-
-void detail::check_gathers_nothing(const settings::ShardingSettings& settings) {
-  const char* const what = settings.state_dict_type == settings::StateDictType::full
-                               ? "fsdp_state_dict_type FULL_STATE_DICT"
-                           : settings.save_16bit_model ? "zero3_save_16bit_model"
-                                                       : nullptr;
-  if (what != nullptr) {
-    throw Error(Errc::not_supported,
-                fmt::format("save_async with {}: the weights are gathered while they are written; "
-                            "use SHARDED_STATE_DICT without a 16-bit model, and acclaunch "
-                            "merge-weights for the whole model, or leave save_async out",
-                            what));
-  }
 }
 
 // No rank may leave this function early: the others would wait for its files. What fails on one
