@@ -232,7 +232,7 @@ class Shard(typing.NamedTuple):
     offset: int
     weight_decay: bool
     weights: torch.Tensor
-    gradient: torch.Tensor | None
+    gradient: typing.Optional[torch.Tensor]
     states: dict
 
 

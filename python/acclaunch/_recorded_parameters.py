@@ -77,7 +77,7 @@ class Entry(typing.NamedTuple):
     name: str
     shape: tuple
     tensor: torch.Tensor
-    same_as: str | None
+    same_as: typing.Optional[str]
 
 
 def _entries_of(root, prefix):

@@ -1013,7 +1013,7 @@ class ProcessGroup(dist.ProcessGroup):
                 f"its first dimension, {length}, on {self._size} ranks")
         row = tensor.nbytes // length if length else 0
         ends = [row * end for end in itertools.accumulate(sizes, initial=0)]
-        return [(tensor.data_ptr() + begin, end - begin) for begin, end in itertools.pairwise(ends)]
+        return [(tensor.data_ptr() + begin, end - begin) for begin, end in zip(ends, ends[1:])]
 
     @_makes("alltoall_base_", _c10d.AllToAllOptions, ["output", "input"], values=["output splits", "input splits"])
     def all_to_all_single(self, output, input_, output_split_sizes, input_split_sizes):
