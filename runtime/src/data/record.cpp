@@ -68,6 +68,8 @@ void Record::begin(const Origin& origin) {
   if (fs::path path = path_of(now, options_); begun_ == 0 || path != path_) {
     flush();
     path_ = std::move(path);
+    file_ = UniqueFd();
+    begun_ = 0;  // after a failure the file is created again
     check_free();
     std::error_code error;
     fs::create_directories(now.folder, error);
@@ -76,7 +78,6 @@ void Record::begin(const Origin& origin) {
                                             now.folder.string(), error.message()));
     }
     file_ = open_file(path_, O_WRONLY | O_APPEND);
-    begun_ = 0;
   }
   attempt_ = ++begun_ == 1 ? now.attempt : fmt::format("{}.{}", now.attempt, begun_);
   std::string sources;

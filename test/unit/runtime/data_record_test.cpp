@@ -125,7 +125,9 @@ TEST_CASE("data record: orders by the environment follow the rounds of a process
   const acc::ProgramState state = first.state();
   CHECK(attempt_in("1000") != state.at("acc.data.attempt"));
   REQUIRE(first.load(state));
-  CHECK(contains(acc::test::error_of([&] { use(first, 3); }), "exists"));  // of the same round now
+  for (int tries = 0; tries < 2; ++tries) {
+    CHECK(contains(acc::test::error_of([&] { use(first, 3); }), "exists"));  // of the same round
+  }
   for (const char* name : {"ACC_DATA_RECORD", "ACC_DATA_ROUND", "ACC_JOB_SECRET"}) {
     ::unsetenv(name);
   }
