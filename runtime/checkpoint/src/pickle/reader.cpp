@@ -178,7 +178,7 @@ void Machine::op_appends() {
   drop_mark();
 }
 
-// Objects take items too: a deque is an object to which the pickle appends them.
+// Objects take items too, as a deque does. No reader asks for them, so they are not kept.
 void Machine::append_to(Value& list, std::span<Value* const> items) {
   if (list.is(Kind::list)) {
     return extend(list, list.items, items);
@@ -186,7 +186,6 @@ void Machine::append_to(Value& list, std::span<Value* const> items) {
   if (!list.is(Kind::object)) {
     fail("cannot append items to " + list.describe());
   }
-  extend(list, list.entries, items);
 }
 
 void Machine::op_set_item() {
