@@ -62,8 +62,8 @@ Runtime described(Runtime runtime) {
 }
 
 /// Number of the next runtime among those of this process that have the same page of the
-/// membership, and the same epoch if it names one. Ranks agree on it because all of them make their
-/// runtimes in the same order.
+/// membership, and the same epoch if it names one, so that it does not read the keys of an earlier
+/// one. Ranks agree on it because all of them make their runtimes in the same order.
 int next_runtime(const settings::RuntimeSettings& settings) {
   static std::mutex mutex;
   static std::map<std::string, int> next;

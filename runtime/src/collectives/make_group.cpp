@@ -23,7 +23,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -127,11 +126,6 @@ std::string store_prefix(const settings::WorkerIdentity& identity, std::string_v
   const std::uint64_t unknown_part = keyed_hash(hash_key(identity.job_secret), "store keys");
   return fmt::format("{}{}/{:016x}/{}/{}", rendezvous::kUnlistedKeys, user, unknown_part,
                      identity.run_id, identity.restart_count);
-}
-
-int next_runtime() noexcept {
-  static std::atomic<int> runtimes = 0;
-  return runtimes++;
 }
 
 std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity,

@@ -24,17 +24,12 @@ namespace acc::collectives {
 /// attempt of the job, and a process that does not have the job's secret cannot guess it.
 std::string store_prefix(const settings::WorkerIdentity& identity, std::string_view user);
 
-/// Number of the next runtime of this process, so that it does not read the keys of an earlier one.
-/// Ranks agree on it because all of them make their runtimes in the same order.
-int next_runtime() noexcept;
-
 /// Connects to the job's store at MASTER_ADDR:MASTER_PORT. The returned store adds this attempt's
-/// key prefix, and the number of the runtime. Null if the job has one rank. Throws if the store
-/// cannot be reached within 60 s. stop: ends the calls of the store and of its clones with
-/// Error(connection).
+/// key prefix, and the number of the runtime among those of the process. Null if the job has one
+/// rank. Throws if the store cannot be reached within 60 s. stop: ends the calls of the store and
+/// of its clones with Error(connection).
 std::unique_ptr<rendezvous::Store> connect_store(const settings::WorkerIdentity& identity,
-                                                 int number = next_runtime(),
-                                                 std::stop_token stop = {});
+                                                 int number = 0, std::stop_token stop = {});
 
 /// The local address from which this machine sends to `host`; the job's other machines can reach
 /// this machine at it. Connects a UDP socket, which sends no packet. Throws Error(connection) if
