@@ -233,6 +233,19 @@ bool MembershipPage::await_change(std::uint32_t seen, std::chrono::milliseconds 
   }
 }
 
+void MembershipPage::await_next(std::uint32_t seen, std::chrono::milliseconds timeout) const {
+  if (!await_change(seen, timeout)) {
+    throw Error(Errc::timeout, fmt::format("the launcher has replaced no rank within {} s",
+                                           timeout.count() / 1000));
+  }
+  if (const auto reason = round_end()) {
+    throw Error(Errc::collective, *reason);
+  }
+  if (begins_no_more()) {
+    throw Error(Errc::collective, "the launcher of this machine ends its workers");
+  }
+}
+
 void MembershipPage::await_news() const noexcept {
   constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
   const std::uint32_t changes = page_->changes.load();

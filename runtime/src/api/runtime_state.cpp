@@ -16,6 +16,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace acc::detail {
@@ -182,7 +183,7 @@ void RuntimeState::read_fixed_epoch() {
     return;
   }
   const auto epoch = parse_integer(path.substr(at + 1));
-  if (!epoch || *epoch < 0) {
+  if (!epoch || !std::in_range<std::uint32_t>(*epoch)) {
     throw Error(Errc::config, fmt::format("ACC_MEMBERSHIP is '{}', expected a path, or a path, '@' "
                                           "and the number of an epoch",
                                           path));
@@ -219,7 +220,7 @@ void RuntimeState::connect() {
   if (page_) {
     epoch_ = fixed_epoch_.value_or(page_->epoch());
     if (page_->epoch() != epoch_) {
-      throw Error(Errc::peer_lost, "the job has lost ranks, which meet in its next round");
+      throw Error(Errc::peer_lost, "the ranks of this round meet in the next one");
     }
     check_ = [page = page_, epoch = epoch_, meets = meets_] {
       page->check(epoch);
@@ -368,16 +369,7 @@ void RuntimeState::rejoin() {
         fmt::format("rank {} gives up the groups of the last epoch", settings.identity.rank),
         Errc::peer_lost);
     groups.give_up();
-    if (!page_->await_change(epoch_, settings.collective_timeout)) {
-      throw Error(Errc::timeout, fmt::format("the launcher has replaced no rank within {} s",
-                                             settings.collective_timeout.count() / 1000));
-    }
-    if (const auto reason = page_->round_end()) {
-      throw Error(Errc::collective, *reason);
-    }
-    if (page_->begins_no_more()) {
-      throw Error(Errc::collective, "the launcher of this machine ends its workers");
-    }
+    page_->await_next(epoch_, settings.collective_timeout);
     try {
       const sharding::Groups fresh = meet();
       groups.recorder->restart(settings.identity.rank);

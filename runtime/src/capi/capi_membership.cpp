@@ -4,7 +4,9 @@
 #include "capi/capi.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <limits>
+#include <utility>
 
 struct acc_membership {
   acc::MembershipPage page;
@@ -16,24 +18,13 @@ struct acc_membership {
 namespace {
 
 using namespace acc::capi;
-using acc::Errc;
-using acc::Error;
 using std::chrono::milliseconds;
 
 /// Where the ranks of the next epoch meet, which is entered.
 void enter(acc_membership& membership, milliseconds timeout) {
   const acc::MembershipPage& page = membership.page;
   while (true) {
-    if (!page.await_change(membership.epoch, timeout)) {
-      throw Error(Errc::timeout, "the launcher has replaced no rank within " +
-                                     std::to_string(timeout.count() / 1000) + " s");
-    }
-    if (const auto reason = page.round_end()) {
-      throw Error(Errc::collective, *reason);
-    }
-    if (page.begins_no_more()) {
-      throw Error(Errc::collective, "the launcher of this machine ends its workers");
-    }
+    page.await_next(membership.epoch, timeout);
     const std::uint32_t epoch = page.epoch();
     if (auto meeting = page.meeting(epoch)) {
       membership.epoch = epoch;
@@ -44,7 +35,7 @@ void enter(acc_membership& membership, milliseconds timeout) {
 }
 
 acc_epoch_state state_of(const acc_membership& membership, milliseconds timeout) {
-  const auto end = std::chrono::steady_clock::now() + timeout;
+  const auto begin = std::chrono::steady_clock::now();
   const acc::MembershipPage& page = membership.page;
   while (true) {
     if (page.round_end() || page.begins_no_more()) {
@@ -56,7 +47,8 @@ acc_epoch_state state_of(const acc_membership& membership, milliseconds timeout)
     if (page.has_ended(membership.epoch)) {
       return ACC_EPOCH_ENDED;
     }
-    if (std::chrono::steady_clock::now() >= end) {
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (std::chrono::duration_cast<milliseconds>(waited) >= timeout) {
       return ACC_EPOCH_GOES_ON;
     }
     page.await_news();
@@ -78,7 +70,8 @@ acc_status acc_membership_enter(acc_membership* membership, int64_t timeout_ms,
                                 acc_meeting* meeting) noexcept {
   return guarded([&] {
     acc_membership& own = required(membership, "membership");
-    acc_meeting result = config_of<acc_meeting>(meeting, ACC_MEETING_INITIALIZER, "meeting");
+    acc_meeting result =
+        config_of<acc_meeting>(&required(meeting, "meeting"), ACC_MEETING_INITIALIZER, "meeting");
     enter(own, milliseconds(timeout_ms));
     result.epoch = own.epoch;
     result.host = own.meeting.host.c_str();

@@ -84,6 +84,9 @@ class ACC_API MembershipPage {
   void check(std::uint32_t epoch) const;
   /// Waits until an epoch other than `seen` has begun, or none will. Returns false after `timeout`.
   [[nodiscard]] bool await_change(std::uint32_t seen, std::chrono::milliseconds timeout) const;
+  /// Waits until an epoch other than `seen` has begun. Throws Error(timeout) if none has in time,
+  /// and Error(collective) with the reason if none will.
+  void await_next(std::uint32_t seen, std::chrono::milliseconds timeout) const;
 
   /// Waits for the next change or `wake`, at most a second. May return early.
   void await_news() const noexcept;
