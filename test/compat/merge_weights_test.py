@@ -300,6 +300,9 @@ def check_left_out(folder):
         out = os.path.join(folder, f"{source} in {to}")
         code, found = said("convert", os.path.join(folder, source), out, "--to", to)
         assert code == status and text in found and os.path.exists(out) == (status == 0), (source, to, code, found)
+    code, found = said("convert", os.path.join(folder, "two models"), os.path.join(folder, "two models", "inside"),
+                       "--to", "bin")
+    assert code == 0 and "pytorch_model_1.bin" in found and "two models/inside," not in found, found
 
 
 def check_targets(folder):

@@ -108,6 +108,9 @@ std::vector<std::string> other_files(const Stored& from, const std::filesystem::
   for (const InputPath& file : from.catalog.files) {
     read.insert(file.path().lexically_relative(from.path).begin()->string());
   }
+  if (const auto inside = out.lexically_relative(from.path); !inside.empty()) {
+    read.insert(inside.begin()->string());  // the output itself; ".." if it is elsewhere
+  }
   const InputPath written = out;
   for (const std::string& name : from.path.names()) {
     if (!read.contains(name) && !name.ends_with(kSafetensorsIndex) && !(written / name).exists()) {
