@@ -271,7 +271,9 @@ class RowUnit(Unit):
         """Keeps a gradient until the backward of the unit ends: its memory in the runtime is that of the unit before,
         whose gradients are reduced meanwhile."""
         found = self.computed.get(member)
-        self.computed[member] = gradient if found is None else found + gradient
+        if found is not None:  # torch adds sparse ones to dense ones only
+            gradient = gradient + found if found.is_sparse else found + gradient
+        self.computed[member] = gradient
 
     def end_backward(self, handle):
         computed, self.computed = self.computed, {}
