@@ -58,7 +58,9 @@ class Save:
 
     def remove(self, path):
         if path in self.files:
-            os.close(self.files.pop(path))
+            memory = self.files.pop(path)
+            os.ftruncate(memory, 0)  # a process that was forked meanwhile, as those of a DataLoader, has it open too
+            os.close(memory)
 
     def drop(self):
         for path in [*self.files]:
@@ -84,7 +86,7 @@ class Save:
         _barrier()
         self.hidden = folder, hidden
         if _leads():
-            self.at_end(functools.partial(_show, hidden, folder), hidden)
+            self.folders.append(hidden)
 
     # ---- writing
 
@@ -97,13 +99,18 @@ class Save:
         for commit in self.commits:
             commit()
 
+    def _show(self):
+        """After the commits of all ranks, which are in the hidden folder."""
+        if self.hidden is not None and _leads():
+            _show(*self.hidden)
+
     def run(self):
         """In the thread."""
         os.nice(_NICENESS)  # of this thread, and so its I/O priority
         try:
-            self._agree("written", self._tried(self._write))
-            if not self.mistake:
-                self._agree("named", self._tried(self.commit))
+            for moment, function in (("written", self._write), ("named", self.commit), ("shown", self._show)):
+                if not self.mistake:
+                    self._agree(moment, self._tried(function))
             if self.mistake:
                 for folder in self.folders:
                     shutil.rmtree(self.place(folder), ignore_errors=True)
@@ -157,7 +164,7 @@ def _barrier():
         dist.barrier()
 
 
-def _show(hidden, folder):
+def _show(folder, hidden):
     with contextlib.suppress(FileNotFoundError):  # that of another machine has
         if not os.path.isdir(folder):
             os.rename(hidden, folder)
@@ -203,11 +210,11 @@ def _in_memory(save):
     torch_save = torch.save
     accelerate = sys.modules.get("accelerate.utils.other")
 
-    def save_object(value, f, *arguments, **keywords):
+    def save_object(obj, f, *arguments, **keywords):
         if not isinstance(f, (str, os.PathLike)):
-            return torch_save(value, f, *arguments, **keywords)
+            return torch_save(obj, f, *arguments, **keywords)
         with save.open(f) as file:
-            return torch_save(value, file, *arguments, **keywords)
+            return torch_save(obj, file, *arguments, **keywords)
 
     def save_tensors(tensors, filename, metadata=None):
         from safetensors.torch import save as to_bytes
@@ -260,6 +267,14 @@ def wait(at_exit=False):
         say(f"save_async: {save.name} was not saved: {save.mistake}")
 
 
+def _in_child():
+    global _in_flight
+    _in_flight = None  # the thread is not in a process that was forked
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def at_exit():
     wait(at_exit=True)
     if is_on() and not was_used and not getattr(sys, "last_value", None) and os.environ.get("RANK", "0") == "0":
@@ -288,8 +303,9 @@ def serve_accelerate(module):
             finally:
                 _at_once = False
         if _leads():
-            for each in glob.glob(_hidden_name(os.path.join(os.path.dirname(folder), "checkpoint_*") if automatic
-                                               else folder)):
+            beside, name = os.path.split(os.path.abspath(folder))
+            pattern = _hidden_name(os.path.join(glob.escape(beside), "checkpoint_*" if automatic else glob.escape(name)))
+            for each in glob.glob(pattern):
                 shutil.rmtree(each, ignore_errors=True)  # of a job that was killed
         with saving(str(folder)) as begun:
             result = save(self, output_dir, *arguments, **keywords)
