@@ -82,7 +82,7 @@ class _Membership:
     """This process's place in the epochs of the job."""
 
     def __init__(self, path):
-        library().declare(_CALLS, {})
+        library().declare(_CALLS, {"acc_membership_free": (None, c.c_void_p)})
         self.path = path
         self.handle = self._open()
 
@@ -115,6 +115,7 @@ class _Membership:
             library().membership_enter(handle, 0, meeting)
             while meeting.epoch == epoch and (state := self._state(60_000, handle)) in (_GOES_ON, _ENDED):
                 time.sleep(0.2 if state == _ENDED else 0)
+        library().membership_free(handle)
         if state == _LOST:
             connections.end()
 
@@ -260,8 +261,8 @@ def _clear_caches():
 def _leave_groups():
     """Ends all groups of this process, also for ranks that wait for it, and drops what the package and Accelerate keep
     of them."""
-    runtime, process_group, sharded, flat = (
-        sys.modules.get(f"acclaunch.{name}") for name in ("_runtime", "process_group", "_fsdp2", "_fsdp1"))
+    runtime, process_group, sharded, flat, saves = (sys.modules.get(f"acclaunch.{name}") for name in (
+        "_runtime", "process_group", "_fsdp2", "_fsdp1", "_save_async"))
     for each in [made for each in runtime._runtimes if (made := each()) is not None] if runtime else ():
         with contextlib.suppress(Error):
             each.abort(f"rank {each.rank} gives up groups that have lost a rank")
@@ -275,6 +276,8 @@ def _leave_groups():
         sharded.forget()
     if flat is not None:
         flat._whole.clear()
+    if saves is not None:
+        saves.forget()
     state = sys.modules.get("accelerate.state")
     if state is not None:
         state.AcceleratorState._reset_state(reset_partial_state=True)

@@ -267,6 +267,13 @@ def wait(at_exit=False):
         say(f"save_async: {save.name} was not saved: {save.mistake}")
 
 
+def forget():
+    """Before this process begins its program again, with processes that have made no Save."""
+    global _made
+    wait()  # it ends, as the connection to the store does
+    _made = 0
+
+
 def _in_child():
     global _in_flight
     _in_flight = None  # the thread is not in a process that was forked

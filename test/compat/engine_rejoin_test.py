@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_rejoin_test.py ACCLAUNCH PACKAGE: programs under --engine acc whose workers are killed, and started again
+"""engine_rejoin_test.py ACCLAUNCH PACKAGE [CASE]: programs under --engine acc whose workers are killed, and started again
 alone (--rejoin). The other workers keep their processes. Losses must equal those of an undisturbed run, bit for bit.
 Exits with 77 without torch and Accelerate."""
 
@@ -24,7 +24,7 @@ SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_W
 CASES = {
     "fsdp2": ([], [(1, 0, "forward"), (0, 2, "backward"), (1, None, "begin 3"), (1, 3, "step"), (0, 4, "between"),
                    (1, 5, "snapshot")]),
-    "accelerate": (SECTION, [(1, 1, "forward"), (0, 3, "snapshot"), (1, 5, "metrics")]),
+    "accelerate": ([*SECTION, "--save_async"], [(1, 1, "forward"), (0, 3, "snapshot"), (1, 5, "metrics")]),
 }
 
 
@@ -166,6 +166,7 @@ def train_accelerate(folder, killer):
         if accelerator.sync_gradients:
             made += 1
             snapshots.keep(made)
+            accelerator.save_state(folder / f"state {made}")  # by ranks that have saved before, and new ones
     accelerator.wait_for_everyone()
 
 
@@ -190,7 +191,7 @@ def losses(folder, rank):
 
 def run(folder, case, *flags, disturbed=""):
     """Runs two ranks in a new folder. Returns it, and their output."""
-    acclaunch, package = sys.argv[1:]
+    acclaunch, package = sys.argv[1:3]
     folder.mkdir()
     job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", "--preload", "torch._dynamo",
                           *CASES[case][0], *flags, os.path.abspath(__file__), folder, case, disturbed],
@@ -211,12 +212,13 @@ def check(folder, case):
         assert len(set(pids)) == 1 + sum(killed == rank for killed, _, _ in kills), (case, rank, pids, said)
         assert losses(found, rank) == losses(expected, rank), (case, rank, losses(found, rank), losses(expected, rank))
     assert "starting all" not in said, said
+    assert case != "accelerate" or (found / f"state {STEPS}").is_dir(), said
     print(case, *[line for line in said.splitlines() if "in memory" in line], sep="\n", flush=True)
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
+        for case in sys.argv[3:] or CASES:
             check(pathlib.Path(folder), case)
 
 
