@@ -110,6 +110,15 @@ def copy_of(tensor):
     return whole.clone() if whole.data_ptr() == tensor._local_tensor.data_ptr() else whole
 
 
+def of_all_ranks(value):
+    """The values of all ranks, which pickle serves. Collective."""
+    if not dist.is_initialized():
+        return [value]
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
+
+
 def norm_over_ranks(own, norm_type, mesh):
     """Norms of order `norm_type` of what all ranks that shard have, of which `own` are this rank's: a tensor of the
     shape of `own`, float64. Collective."""

@@ -176,8 +176,9 @@ def _show(folder, hidden):
 
 @contextlib.contextmanager
 def saving(name):
-    """A context in which a checkpoint is made. With save_async the files that torch.save, safetensors and torch DCP write
-    in it are made in memory, and a thread begins to write them at its end; one save at a time: waits for the one before.
+    """A context in which a checkpoint is made. With save_async the files that torch.save, safetensors and torch DCP
+    write in it are made in memory, and a thread begins to write them at its end; one save at a time: waits for the one
+    before.
     Yields the Save; in a context within another one that of the other. Collective."""
     global _saving, _in_flight, _made, was_used
     if _saving is not None:
@@ -292,6 +293,7 @@ def at_exit():
 def serve_accelerate(module):
     """module: accelerate.accelerator. A folder that has files already is written before save_state returns: until the
     end, it would have files of two states."""
+    from acclaunch._rows import of_all_ranks
     save, load = module.Accelerator.save_state, module.Accelerator.load_state
 
     @functools.wraps(save)
@@ -302,7 +304,7 @@ def serve_accelerate(module):
         if automatic:
             folder = os.path.join(self.project_dir, "checkpoints", f"checkpoint_{self.save_iteration}")
         wait()
-        if any(_of_all_ranks(os.path.isdir(folder) and bool(os.listdir(folder)))):
+        if any(of_all_ranks(os.path.isdir(folder) and bool(os.listdir(folder)))):
             global _at_once, was_used
             _at_once = was_used = True
             try:
@@ -311,8 +313,8 @@ def serve_accelerate(module):
                 _at_once = False
         if _leads():
             beside, name = os.path.split(os.path.abspath(folder))
-            pattern = _hidden_name(os.path.join(glob.escape(beside), "checkpoint_*" if automatic else glob.escape(name)))
-            for each in glob.glob(pattern):
+            name = "checkpoint_*" if automatic else glob.escape(name)
+            for each in glob.glob(_hidden_name(os.path.join(glob.escape(beside), name))):
                 shutil.rmtree(each, ignore_errors=True)  # of a job that was killed
         with saving(str(folder)) as begun:
             result = save(self, output_dir, *arguments, **keywords)
@@ -325,11 +327,3 @@ def serve_accelerate(module):
         return load(*arguments, **keywords)
 
     module.Accelerator.save_state, module.Accelerator.load_state = save_state, load_state
-
-
-def _of_all_ranks(value):
-    if not dist.is_initialized():
-        return [value]
-    every = [None] * dist.get_world_size()
-    dist.all_gather_object(every, value)
-    return every

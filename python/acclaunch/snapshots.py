@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError, say
 from acclaunch._parameters import aligned
+from acclaunch._rows import of_all_ranks
 from acclaunch._runtime import from_bytes, to_bytes
 
 _TENSOR = "acc.tensor"
@@ -260,14 +261,25 @@ class _Memory:
             if head is not None and (place is None or place.made > made):
                 self._put(number, head._replace(complete=0))
 
-    def write(self, made, meta, tensors):
-        """Replaces the older snapshot. Raises OSError if there is no memory; both are left then."""
-        size = _nbytes(meta, tensors)
+    def _next(self, size):
+        """Where a snapshot of `size` bytes replaces the older one: its number, and its first byte."""
         places = self._places()
         number = min(range(2), key=lambda each: places[each].made if places[each] else (-1, -1))
         other = places[1 - number]
         fits_before = other is None or self._PAGE + size <= other.start
-        start = self._PAGE if fits_before else aligned(other.start + other.nbytes, self._PAGE)
+        return number, self._PAGE if fits_before else aligned(other.start + other.nbytes, self._PAGE)
+
+    def lacks(self, size):
+        """Takes the memory for a snapshot of `size` bytes. Returns why there is none; both are left then."""
+        try:
+            self._mapped(self._next(size)[1] + size)
+        except OSError as error:
+            return str(error)
+
+    def write(self, made, meta, tensors):
+        """Replaces the older snapshot."""
+        size = _nbytes(meta, tensors)
+        number, start = self._next(size)
         memory = self._mapped(start + size)
         place = _Place(*made, self.rank, self.ranks, len(meta), start, size, 0, 0)
         self._put(number, place)
@@ -342,7 +354,8 @@ class Snapshots:
             refused = str(error)
         except OSError as error:
             lacking = str(error)
-        every = self._all((refused, lacking, memory.history() if memory else 0, random.SystemRandom().getrandbits(32)))
+        every = of_all_ranks((refused, lacking, memory.history() if memory else 0,
+                              random.SystemRandom().getrandbits(32)))
         # After all that these ranks have, and another one than that of ranks that are not here.
         self.history = ((max(history for _, _, history, _ in every) >> 32) + 1 << 32) + every[0][3]
         for each, *_ in every:
@@ -359,14 +372,6 @@ class Snapshots:
         return [each for state in self.objects.values() if isinstance(state, _ModuleState)
                 for each in state.module.parameters()]
 
-    def _all(self, value):
-        """The values of all ranks. Collective."""
-        if self.ranks == 1:
-            return [value]
-        every = [None] * self.ranks
-        dist.all_gather_object(every, value)
-        return every
-
     def keep(self, step):
         """Copies the states if `step`, the number of steps made, is a multiple of memory_checkpoint_every. All ranks
         call it after the same steps; returns True if it has copied. Of the last two snapshots that were begun one is
@@ -375,7 +380,7 @@ class Snapshots:
         the engine begins the program again."""
         if self.memory is None:
             return False
-        leaves = self.membership is not None and any(self._all(self.membership.is_left()))
+        leaves = self.membership is not None and any(of_all_ranks(self.membership.is_left()))
         kept = (leaves or step % self.every == 0) and self._keep(step)
         if leaves:
             raise PeerLostError("the membership of the job changes after this step")
@@ -399,14 +404,15 @@ class Snapshots:
         if self.copies:
             copied["copied"], copy = self._exchange(meta(), tensors)
             tensors.append(copy)
-        if self.ranks > 1:
-            dist.barrier()  # all have the snapshot before this one, whose place is not written now
-        try:
-            self.memory.write((self.history, step), meta(**copied), tensors)
-            return True
-        except OSError as error:
-            warnings.warn(f"no snapshot of step {step} in memory on rank {self.rank}: {error}")
-            return False
+        made = meta(**copied)
+        # Before a rank writes, all have the snapshot before this one, whose place is not written now.
+        for rank, why in enumerate(of_all_ranks(self.memory.lacks(_nbytes(made, tensors)))):
+            if why is not None:  # else the next one would replace the last one that this rank has
+                if self.rank == 0:
+                    warnings.warn(f"no snapshot of step {step} in memory: rank {rank} has no memory for it: {why}")
+                return False
+        self.memory.write((self.history, step), made, tensors)
+        return True
 
     def _exchange(self, meta, tensors):
         """Sends a snapshot to the next machine. Returns that of a rank of the machine before: the size of its meta, and
@@ -414,7 +420,7 @@ class Snapshots:
         to, from_ = ((self.rank + each) % self.ranks for each in (self.each_machine, -self.each_machine))
         image = torch.zeros(_nbytes(meta, tensors), dtype=torch.uint8)
         _store(image, meta, tensors)
-        sizes = self._all((len(meta), image.numel()))
+        sizes = of_all_ranks((len(meta), image.numel()))
         meta_nbytes, nbytes = sizes[from_]
         copy = torch.empty(nbytes, dtype=torch.uint8)
         for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, image, to), dist.P2POp(dist.irecv, copy, from_)]):
@@ -458,7 +464,7 @@ class Snapshots:
         objects."""
         if self.memory is None:
             return 0
-        every = self._all(self.memory.steps())
+        every = of_all_ranks(self.memory.steps())
         made, holders = self._whole(every)
         self.memory.forget_after((-1, -1) if made is None else made)
         step = None if made is None else made[1]

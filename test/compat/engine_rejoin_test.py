@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_rejoin_test.py ACCLAUNCH PACKAGE [CASE]: programs under --engine acc whose workers are killed, and started again
-alone (--rejoin). The other workers keep their processes. Losses must equal those of an undisturbed run, bit for bit.
-Exits with 77 without torch and Accelerate."""
+"""engine_rejoin_test.py ACCLAUNCH PACKAGE [CASE]: programs under --engine acc whose workers are killed, and started
+again alone (--rejoin). The other workers keep their processes. Losses must equal those of an undisturbed run, bit for
+bit. Exits with 77 without torch and Accelerate."""
 
 import collections
 import importlib.util

@@ -190,6 +190,7 @@ def check_alone():
     """Snapshots of one process, in memory of its own: sizes that change, order, and mistakes."""
     import torch
 
+    from acclaunch import snapshots
     from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError
     from acclaunch.snapshots import Snapshots, _Memory
 
@@ -230,6 +231,14 @@ def check_alone():
     other.keep(8)
     other.memory.forget_after((kept.history, 7))
     assert other.resume() == 7
+    # No rank replaces a snapshot if one has no memory for the next.
+    steps, every = other.memory.steps(), snapshots.of_all_ranks
+    snapshots.of_all_ranks = lambda why: [why, "no room"]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert not other.keep(9) and other.memory.steps() == steps
+    assert ["rank 1 has no memory for it: no room" in str(each.message) for each in said] == [True], said
+    snapshots.of_all_ranks = every
     # A step of a rank that was away is not that which the others have made again meanwhile.
     other.ranks = 2
     assert other.history > kept.history and other._whole([{(1, 4), (1, 5)}, {(1, 4), (2, 5)}]) == ((1, 4), {})
