@@ -10,11 +10,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from acclaunch import _rows
+from acclaunch._library import refuse
 
 _BLOCK = 256  # of bitsandbytes' 8-bit states
 _ELEMENTWISE = ("adam", "adagrad", "lion", "momentum", "rmsprop")  # names of rules in bitsandbytes
 _CODES = "state1", "state2"
 _SCALES = "absmax1", "absmax2"
+_KNOWN = {"step", "qmap1", "qmap2", *_CODES, *_SCALES}
 
 
 def serves(optimizer):
@@ -75,7 +77,9 @@ def _step(optimizer):
                 optimizer.init_state(group, parameter, number, index)
             if not isinstance(parameter, DTensor):
                 optimizer.update_step(group, parameter, number, index)
-            elif _SCALES[0] not in optimizer.state[parameter]:
+                continue
+            _check(optimizer.state[parameter], parameter)
+            if _SCALES[0] not in optimizer.state[parameter]:
                 _update(optimizer, (group, parameter, number, index), _arrays(optimizer, parameter), {})
             else:
                 work.setdefault(parameter.device_mesh, []).append((group, parameter, number, index))
@@ -92,6 +96,14 @@ def _step(optimizer):
             for to, found in zip(own, whole):
                 to.copy_(found[span.begin - span.first:span.end - span.first])
         _share_scales(optimizer, parameters, mesh)
+
+
+def _check(state, parameter):
+    """Refuses states of options for one parameter, such as max_unorm, and of versions of bitsandbytes with others."""
+    if state.keys() - _KNOWN:
+        refuse(f"bitsandbytes with the state '{min(state.keys() - _KNOWN)}' of a parameter")
+    if _SCALES[0] in state and len(state[_SCALES[0]]) != -(-parameter.numel() // _BLOCK):
+        refuse(f"bitsandbytes with blocks of other than {_BLOCK} elements")
 
 
 def _arrays(optimizer, parameter):

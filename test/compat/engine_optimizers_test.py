@@ -4,6 +4,7 @@ and with those of transformers and bitsandbytes that are installed, on the engin
 weights with those of the same program on whole parameters. All ranks have the same batches, so that the mean of the
 gradients is exact. Those that the engine refuses, it refuses by name. Exits with 77 without torch."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -201,9 +202,16 @@ def faults():
                 yield f"{name}: {key} differs by {worst}"
     bitsandbytes = type("AdamW8bit", (torch.optim.AdamW,), {"__module__": "bitsandbytes.optim.adamw"})
     own = type("OwnAdamW8bit", (bitsandbytes,), {"__module__": "own"})
-    for name, cls, message in [(name, getattr(torch.optim, name), message) for name, message in REFUSED.items()] + [
-            ("bitsandbytes", bitsandbytes, "bitsandbytes.optim.adamw.AdamW8bit on parameters that are divided"),
-            ("a subclass of one", own, "own.OwnAdamW8bit on parameters that are divided")]:
+    refused = [(name, getattr(torch.optim, name), message) for name, message in REFUSED.items()] + [
+        ("bitsandbytes", bitsandbytes, "bitsandbytes.optim.adamw.AdamW8bit on parameters that are divided"),
+        ("a subclass of one", own, "own.OwnAdamW8bit on parameters that are divided")]
+    with contextlib.suppress(ImportError):
+        from bitsandbytes.optim import Adam8bit
+        refused.append(("an option of parameters", type("Normed", (Adam8bit,), {
+            "__module__": "bitsandbytes.optim.adam",
+            "get_config": lambda self, *place: Adam8bit.get_config(self, *place) | {"max_unorm": 1.0}}),
+            "bitsandbytes with the state 'unorm_vec'"))
+    for name, cls, message in refused:
         try:
             trained(cls, {"lr": 1e-2}, True)
             yield f"{name} is not refused"
