@@ -131,7 +131,7 @@ def complete_or_absent(engine, save_dir, tag, save_latest):
                 file.write(final)
             os.replace(f"{path}.acc-tmp", path)
 
-    with _save_async.saving(os.path.join(save_dir, final)) as save:
+    with _save_async.saving(os.path.join(save_dir, final), made) as save:
         if writes:
             shutil.rmtree(made, ignore_errors=True)
             save.at_end(commit, made)

@@ -34,10 +34,11 @@ def _leads():
 
 
 class Save:
-    """Files in memory, and what happens when they have been written. name: of the checkpoint, for messages."""
+    """Files in memory of a folder, and what happens when they have been written. name: of the checkpoint, for
+    messages."""
 
-    def __init__(self, name, number):
-        self.name, self.number = name, number
+    def __init__(self, name, folder, number):
+        self.name, self.folder, self.number = name, os.path.abspath(folder), number
         self.files = {}  # by path: a descriptor
         self.commits, self.folders = [], []  # of at_end
         self.hidden = None  # (folder, the name that it has until then)
@@ -47,6 +48,10 @@ class Save:
         self.store = dist.distributed_c10d._get_default_store() if self.ranks > 1 else None
 
     # ---- files in memory
+
+    def takes(self, path):
+        """True for a file of the folder; others are the program's own."""
+        return _is_in(os.path.abspath(path), self.folder)
 
     @contextlib.contextmanager
     def open(self, path):
@@ -71,7 +76,7 @@ class Save:
     def place(self, path):
         """The present place of a path."""
         path = os.path.abspath(path)
-        if self.hidden is not None and os.path.commonpath([path, self.hidden[0]]) == self.hidden[0]:
+        if self.hidden is not None and _is_in(path, self.hidden[0]):
             return os.path.join(self.hidden[1], os.path.relpath(path, self.hidden[0]))
         return path
 
@@ -154,6 +159,10 @@ class Save:
             self.mistake = store.get("mistake").decode()
 
 
+def _is_in(path, folder):
+    return os.path.commonpath([path, folder]) == folder
+
+
 def _hidden_name(folder):
     folder = os.path.abspath(folder)
     return os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.acc-tmp")
@@ -175,24 +184,24 @@ def _show(folder, hidden):
 
 
 @contextlib.contextmanager
-def saving(name):
+def saving(name, folder):
     """A context in which a checkpoint is made. With save_async the files that torch.save, safetensors and torch DCP
-    write in it are made in memory, and a thread begins to write them at its end; one save at a time: waits for the one
-    before.
+    write to the folder in it are made in memory, and a thread begins to write them at its end; one save at a time:
+    waits for the one before.
     Yields the Save; in a context within another one that of the other. Collective."""
     global _saving, _in_flight, _made, was_used
     if _saving is not None:
         yield _saving
         return
     if not is_on() or _at_once:
-        save = Save(name, 0)
+        save = Save(name, folder, 0)
         yield save
         save.commit()
         _barrier()
         return
     wait()
     _made, was_used = _made + 1, True
-    save = _saving = Save(name, _made)
+    save = _saving = Save(name, folder, _made)
     try:
         with _in_memory(save):
             yield save
@@ -212,19 +221,22 @@ def _in_memory(save):
     accelerate = sys.modules.get("accelerate.utils.other")
 
     def save_object(obj, f, *arguments, **keywords):
-        if not isinstance(f, (str, os.PathLike)):
+        if not isinstance(f, (str, os.PathLike)) or not save.takes(f):
             return torch_save(obj, f, *arguments, **keywords)
         with save.open(f) as file:
             return torch_save(obj, file, *arguments, **keywords)
 
     def save_tensors(tensors, filename, metadata=None):
+        if not save.takes(filename):
+            return originals[accelerate, "safe_save_file"](tensors, filename, metadata)
         from safetensors.torch import save as to_bytes
         with save.open(filename) as file:
             file.write(to_bytes(tensors, metadata))
 
     @contextlib.contextmanager
     def create_stream(self, path, mode):
-        with save.open(path) if mode == "wb" else originals[system, "create_stream"](self, path, mode) as stream:
+        with save.open(path) if mode == "wb" and save.takes(path) else originals[system, "create_stream"](
+                self, path, mode) as stream:
             yield stream
 
     def rename(self, path, new_path):
@@ -316,7 +328,7 @@ def serve_accelerate(module):
             name = "checkpoint_*" if automatic else glob.escape(name)
             for each in glob.glob(_hidden_name(os.path.join(glob.escape(beside), name))):
                 shutil.rmtree(each, ignore_errors=True)  # of a job that was killed
-        with saving(str(folder)) as begun:
+        with saving(str(folder), folder) as begun:
             result = save(self, output_dir, *arguments, **keywords)
             begun.hide(folder)
         return result
