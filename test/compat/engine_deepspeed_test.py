@@ -567,7 +567,7 @@ def changed_by_one():
         gain.mul_(2)
 
 
-REFUSED = (({"optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "lamb"),
+REFUSED = (({"optimizer": {"type": "OneBitLamb", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}}, "onebitlamb"),
            ({"autotuning": {"enabled": True}}, "autotuning"),
            ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "torch_autocast"),
            ({"zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": True}},
