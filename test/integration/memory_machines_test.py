@@ -283,7 +283,9 @@ def a_spare_takes_the_place_of_a_machine(folder):
         machines.add()
         machines.wait_for("waiting for a place", 1)
         machines.train()
-        machines.step_after(machines.lose_for_good, 1)
+        machines.lose_for_good(1)
+        machines.wait_for("all workers have rejoined", 1)  # of machine 0: the spare has none that were there before
+        machines.train()
         for number in (0, 2):
             machines.running[number].send_signal(signal.SIGUSR1)
             assert machines.running[number].wait(DEADLINE) == 0, machines.output()
