@@ -10,10 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from acclaunch import _fsdp2, _muon, _rows
 from acclaunch._library import refuse
-
-
-def _local(tensor):
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+from acclaunch._rows import local_of
 
 
 class DeepSpeedLion(torch.optim.Optimizer):
@@ -57,11 +54,11 @@ class DeepSpeedLamb(torch.optim.Optimizer):
                  for parameter in group["params"] if parameter.grad is not None]
         if not found:
             return loss
-        norms = self._norms([[_local(parameter), direction] for _, parameter, direction in found],
+        norms = self._norms([[local_of(parameter), direction] for _, parameter, direction in found],
                             [parameter for _, parameter, _ in found])
         for (group, parameter, direction), (weight, update) in zip(found, norms.tolist()):
             ratio = min(max(weight / update, group["min_coeff"]), group["max_coeff"]) if weight and update else 1.0
-            _local(parameter).add_(direction, alpha=-ratio * self._size(group, self.state[parameter]["step"]))
+            local_of(parameter).add_(direction, alpha=-ratio * self._size(group, self.state[parameter]["step"]))
         return loss
 
     def _direction(self, group, parameter):
@@ -69,11 +66,11 @@ class DeepSpeedLamb(torch.optim.Optimizer):
         if not state:
             state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
         state["step"] += 1
-        grad, first, second = map(_local, (parameter.grad, state["exp_avg"], state["exp_avg_sq"]))
+        grad, first, second = map(local_of, (parameter.grad, state["exp_avg"], state["exp_avg_sq"]))
         first.mul_(one).add_(grad, alpha=1 - one)
         second.mul_(two).addcmul_(grad, grad, value=1 - two)
         divisor = second.add(eps).sqrt_() if group["eps_inside_sqrt"] else second.sqrt().add_(eps)
-        return first.div(divisor).add_(_local(parameter), alpha=group["weight_decay"])
+        return first.div(divisor).add_(local_of(parameter), alpha=group["weight_decay"])
 
     @staticmethod
     def _size(group, step):
@@ -119,8 +116,8 @@ def muon():
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                     state = self.state[parameter]
-                    grad = _local(parameter.grad)
-                    momentum = _local(state.setdefault("momentum_buffer", torch.zeros_like(parameter)))
+                    grad = local_of(parameter.grad)
+                    momentum = local_of(state.setdefault("momentum_buffer", torch.zeros_like(parameter)))
                     yield grad.lerp_(momentum.lerp_(grad, 1 - group["momentum"]), group["momentum"])
 
             def update(number, whole):
@@ -131,7 +128,7 @@ def muon():
 
             parameters = [parameter for _, parameter in found]
             for parameter, rows in zip(parameters, _muon.whole_updates(parameters, directions(), update)):
-                _local(parameter.grad).copy_(rows)
+                local_of(parameter.grad).copy_(rows)
             self.is_orthogonalized = True
 
         @torch.no_grad()
@@ -141,8 +138,8 @@ def muon():
                 self.orthogonalize()
             self.is_orthogonalized = False
             for group, parameter in self._matrices():
-                _local(parameter).mul_(1 - group["lr"] * group["weight_decay"]).add_(
-                    _local(parameter.grad), alpha=-group["lr"])
+                local_of(parameter).mul_(1 - group["lr"] * group["weight_decay"]).add_(
+                    local_of(parameter.grad), alpha=-group["lr"])
             if self.aux_optimizer is not None:
                 self.aux_optimizer.param_groups = [group for group in self.param_groups if not group["use_muon"]]
                 self.aux_optimizer.state = self.state

@@ -152,9 +152,7 @@ class Locals:
             local.grad = None if gradient is None else gradient._local_tensor
         self.locals.append((parameter, local))
         if parameter in self.state:
-            self.optimizer.state[local] = {
-                key: value._local_tensor if isinstance(value, DTensor) else value
-                for key, value in self.state[parameter].items()}
+            self.optimizer.state[local] = {key: _rows.local_of(value) for key, value in self.state[parameter].items()}
         return local
 
     def __exit__(self, *_):

@@ -110,6 +110,11 @@ def copy_of(tensor):
     return whole.clone() if whole.data_ptr() == tensor._local_tensor.data_ptr() else whole
 
 
+def local_of(value):
+    """This rank's rows of a DTensor; any other value as it is."""
+    return value._local_tensor if isinstance(value, DTensor) else value
+
+
 def of_all_ranks(value):
     """The values of all ranks, which pickle serves. Collective."""
     if not dist.is_initialized():

@@ -41,7 +41,7 @@ class Save:
         self.name, self.folder, self.number = name, os.path.abspath(folder), number
         self.files = {}  # by path: a descriptor
         self.commits, self.folders = [], []  # of at_end
-        self.hidden = None  # (folder, the name that it has until then)
+        self.hidden = None  # the name that the folder has until then
         self.done, self.mistake = threading.Event(), ""
         # Kept, since the program may destroy its process group before the end.
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -76,22 +76,20 @@ class Save:
     def place(self, path):
         """The present place of a path."""
         path = os.path.abspath(path)
-        if self.hidden is not None and _is_in(path, self.hidden[0]):
-            return os.path.join(self.hidden[1], os.path.relpath(path, self.hidden[0]))
+        if self.hidden is not None and _is_in(path, self.folder):
+            return os.path.join(self.hidden, os.path.relpath(path, self.folder))
         return path
 
-    def hide(self, folder):
-        """Gives a folder that was made in this save another name until all ranks have written. Collective."""
-        folder = os.path.abspath(folder)
-        hidden = _hidden_name(folder)
+    def hide(self):
+        """Gives the folder, which was made in this save, another name until all ranks have written. Collective."""
+        hidden = _hidden_name(self.folder)
         _barrier()
         if _leads():
             with contextlib.suppress(FileNotFoundError):  # that of another machine has, in a folder that both see
-                os.rename(folder, hidden)
-        _barrier()
-        self.hidden = folder, hidden
-        if _leads():
+                os.rename(self.folder, hidden)
             self.folders.append(hidden)
+        _barrier()
+        self.hidden = hidden
 
     # ---- writing
 
@@ -107,7 +105,7 @@ class Save:
     def _show(self):
         """After the commits of all ranks, which are in the hidden folder."""
         if self.hidden is not None and _leads():
-            _show(*self.hidden)
+            _show(self.folder, self.hidden)
 
     def run(self):
         """In the thread."""
@@ -187,8 +185,7 @@ def _show(folder, hidden):
 def saving(name, folder):
     """A context in which a checkpoint is made. With save_async the files that torch.save, safetensors and torch DCP
     write to the folder in it are made in memory, and a thread begins to write them at its end; one save at a time:
-    waits for the one before.
-    Yields the Save; in a context within another one that of the other. Collective."""
+    waits for the one before. Yields the Save; in a context within another one that of the other. Collective."""
     global _saving, _in_flight, _made, was_used
     if _saving is not None:
         yield _saving
@@ -330,7 +327,7 @@ def serve_accelerate(module):
                 shutil.rmtree(each, ignore_errors=True)  # of a job that was killed
         with saving(str(folder), folder) as begun:
             result = save(self, output_dir, *arguments, **keywords)
-            begun.hide(folder)
+            begun.hide()
         return result
 
     @functools.wraps(load)

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError, say
 from acclaunch._parameters import aligned
-from acclaunch._rows import of_all_ranks
+from acclaunch._rows import local_of, of_all_ranks
 from acclaunch._runtime import from_bytes, to_bytes
 
 _TENSOR = "acc.tensor"
@@ -133,7 +133,7 @@ class _ModuleState:
             other = sorted(set(tensors) ^ set(saved)) or sorted(set(extra) ^ set(state["extra"])) or ["their order"]
             raise ConfigError(f"the snapshot is of another module: they differ in {other[0]}")
         for name, tensor in tensors.items():
-            own, found = (each._local_tensor if isinstance(each, DTensor) else each for each in (tensor, saved[name]))
+            own, found = map(local_of, (tensor, saved[name]))
             if (own.shape, own.dtype) != (found.shape, found.dtype):
                 raise ConfigError(f"the snapshot has {name} as {list(found.shape)} {found.dtype}, the module as "
                                   f"{list(own.shape)} {own.dtype}")
