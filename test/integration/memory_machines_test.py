@@ -280,9 +280,9 @@ def a_spare_takes_the_place_of_a_machine(folder):
     """Of a program under --engine acc: the workers of the other machine keep their processes."""
     machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "spared", flags=["--spares", 1])
     try:
+        machines.train()  # the first two have their places
         machines.add()
         machines.wait_for("waiting for a place", 1)
-        machines.train()
         machines.lose_for_good(1)
         machines.wait_for("all workers have rejoined", 1)  # of machine 0: the spare has none that were there before
         machines.train()
