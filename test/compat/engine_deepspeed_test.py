@@ -89,6 +89,10 @@ class Trial:
         self.settings = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
                          "gradient_clipping": 0.5, "zero_allow_untested_optimizer": True,
                          "zero_optimization": {"stage": stage}, **config}
+        # Small buckets: DeepSpeed reserves 4 GB for those of its defaults in each engine, and engines stay alive. The
+        # kernel counts all of it when a loader forks.
+        self.settings["zero_optimization"] = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000,
+                                              **self.settings["zero_optimization"]}
         self.start(engine, arguments)
 
     def start(self, engine, arguments):
