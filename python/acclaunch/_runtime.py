@@ -3,6 +3,7 @@
 
 import ctypes as c
 import io
+import numbers
 import os
 import sys
 import warnings
@@ -61,16 +62,21 @@ class SavedState:
         return (value.integer, value.real,
                 c.string_at(value.bytes, value.num_bytes) if value.num_bytes else b"")[value.kind]
 
+    def _given(self, function, name, default):
+        packed = self._get(function, _PACKED, None)
+        values = from_bytes(packed) if packed is not None else {}
+        return values[name] if name in values else self._get(function, name, default)
+
     def get(self, name, default=None):
-        """A value of `state`: an int, a float or bytes."""
-        return self._get(library().program_state_get, name, default)
+        """A value of `state`, of the type that it had. A str that a program in C or C++ saved is bytes."""
+        return self._given(library().program_state_get, name, default)
 
     def of_rank(self, name, default=None):
         """A value that this rank saved in `of_rank`. A rank that did not exist then has none."""
-        return self._get(library().program_state_get_of_rank, name, default)
+        return self._given(library().program_state_get_of_rank, name, default)
 
 
-_EXTRA_STATES = "acc.extra_states"
+_EXTRA_STATES, _PACKED = "acc.extra_states", "acc.packed"
 
 
 def to_bytes(value):
@@ -85,17 +91,39 @@ def from_bytes(data):
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def _packed(states):
-    """Extra states of modules as bytes. Raises InvalidArgumentError, with its name, for one that loading
-    would refuse."""
-    for name, value in states.items():
+def _packed(name, values):
+    """Values by name as one value of this name, if there are any. Raises InvalidArgumentError, with its name, for
+    one that loading would refuse."""
+    for each, value in values.items():
         try:
             from_bytes(to_bytes(value))
-        except Exception as error:
+        except Exception:  # noqa: BLE001: of pickle, torch or the value itself
             raise InvalidArgumentError(
-                f"{name} (get_extra_state) is {type(value).__name__}, which cannot be saved: tensors, numbers, "
-                f"strings, bytes, and dicts, lists and tuples of them can ({error})") from error
-    return to_bytes(states)
+                f"'{each}' is {type(value).__name__}, which a checkpoint cannot hold: tensors, numbers, strings, bytes, "
+                "None, and dicts, lists and tuples of them can be saved") from None
+    return {name: to_bytes(values)} if values else {}
+
+
+def _is_kept(value):
+    """True for a value that the library gives back as it was."""
+    if isinstance(value, numbers.Integral):
+        return not isinstance(value, bool) and -2**63 <= value < 2**63
+    return isinstance(value, (numbers.Real, bytes))
+
+
+def _plain(value):
+    """A str or an integer in place of one of a class of its own."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
+
+
+def _without_loss(values):
+    """The program's values for the library, with those that it would not give back as they were in one of bytes. A str
+    is also a value of its own, for programs in C++."""
+    others = {name: _plain(value) for name, value in values.items() if not _is_kept(value)}
+    return {name: value for name, value in values.items() if _is_kept(value) or isinstance(value, str)} | \
+        _packed(_PACKED, others)
 
 
 def _load_extra_states(model, state, directory):
@@ -119,15 +147,15 @@ def _taken(handle, model, optimizer, source):
 
 def _program_values(model, optimizer, state, of_rank):
     """The values of a checkpoint as the library's array: the program's, and those of the package."""
-    extra = model.extra_states()
-    own = {_EXTRA_STATES: _packed(extra)} if extra else {}
-    own_of_rank = optimizer.state_of_rank()
-    for name in [*(state or {}), *(of_rank or {})]:
-        if name == _EXTRA_STATES or name in own_of_rank:
+    own, own_of_rank = _packed(_EXTRA_STATES, model.extra_states()), optimizer.state_of_rank()
+    state, of_rank = state or {}, of_rank or {}
+    for name in [*state, *of_rank]:
+        text(name, "the name of a value")
+        if name in (_EXTRA_STATES, _PACKED) or name in own_of_rank:
             raise InvalidArgumentError(f"a value of a checkpoint may not be named '{name}', which the "
                                        "package uses")
-    return program_values([*((name, value, False) for name, value in {**(state or {}), **own}.items()),
-                           *((name, value, True) for name, value in {**(of_rank or {}), **own_of_rank}.items())])
+    return program_values([*((name, value, False) for name, value in (_without_loss(state) | own).items()),
+                           *((name, value, True) for name, value in (_without_loss(of_rank) | own_of_rank).items())])
 
 
 def _to_save(module, optimizer, state, of_rank):
@@ -228,8 +256,9 @@ class Runtime:
 
     def save(self, directory, module, optimizer, state=None, of_rank=None):
         """Writes a checkpoint folder in Accelerate's layout, in the form of fsdp_state_dict_type. state,
-        of_rank: values of the program by name (int from -2^63 to 2^63 - 1, float, str, bytes); of `state`
-        rank 0's are saved, of `of_rank` each rank's. Extra states of modules (get_extra_state) are
+        of_rank: values of the program by name: tensors, numbers, strings, bytes, None, and dicts, lists and
+        tuples of them; programs in C++ read int from -2^63 to 2^63 - 1, float, str and bytes; of `state` rank 0's
+        are saved, of `of_rank` each rank's. Extra states of modules (get_extra_state) are
         saved as `state` is. The folder is complete or absent. Collective. Raises ConfigError,
         with path and reason, on every rank if it cannot be written."""
         self._library.runtime_save(self.handle, path_of(directory), *_to_save(module, optimizer, state, of_rank))

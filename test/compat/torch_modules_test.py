@@ -7,6 +7,7 @@ import contextlib
 import copy
 import gc
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -568,12 +569,14 @@ def expect_state(acc):
         assert set(state) == set(expected.state_dict())
         expect_kept(state, saved, "state_dict")
         optimizer = acc.SGD(model)
-        runtime.save(folder, model, optimizer, {"numpy": numpy.int64(-3), "yes": True, "bytes": b"\0"},
-                     {"least": -2**63})
+        values = {"text": "a\0é", "yes": True, "bytes": b"\0", "seed": 2**64 - 1, "least": -2**63, "none": None,
+                  "random": random.Random(7).getstate(), "nested": {"a": [1, (2.5, "b")]}, "empty": ""}
+        runtime.save(folder, model, optimizer, {"numpy": numpy.int64(-3), **values}, {**values, "rank": [runtime.rank]})
         other = acc.fully_shard(Kept(3), runtime)
         loaded = runtime.load(folder, other, acc.SGD(other))
-        assert (loaded.get("numpy"), loaded.get("yes"), loaded.get("bytes")) == (-3, 1, b"\0")
-        assert loaded.of_rank("least") == -2**63
+        assert loaded.get("numpy") == -3 and loaded.of_rank("rank") == [runtime.rank] and loaded.get("rank") is None
+        for name, value in values.items():
+            assert all(repr(found) == repr(value) for found in (loaded.get(name), loaded.of_rank(name))), name
         expect_kept(dict(other.named_buffers(remove_duplicate=False)), saved, f"load of {form}")
         assert other.large is other.linear.same and other.torch_int64.stride() == (1, 3)
         assert torch.equal(other.extra.pop("scale"), extra["scale"])
