@@ -13,6 +13,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -22,6 +23,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +33,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -479,6 +484,29 @@ TEST_CASE("an invalid Gloo address is an error that names its key") {
     CHECK(error.code() == Errc::protocol);
     CHECK(contains(error.what(), "world/gloo/1"));
   }
+}
+
+TEST_CASE("a wait for the connection of a Gloo rank that is lost ends with the loss") {
+  HashStore store;
+  std::atomic<bool> is_lost{false};
+  GroupSpec spec = spec_of(0, 2, store);
+  spec.timeout = std::chrono::minutes(1);
+  spec.check = [&] {
+    if (is_lost) {
+      throw Error(Errc::peer_lost, "rank 1 is lost");
+    }
+  };
+  const std::jthread peer([&] {
+    std::string address = store.get("world/gloo/0", std::chrono::minutes(1));
+    // Gloo: the rank with the lower port, as its bytes are in memory, waits for the other one.
+    std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0xff, sizeof(in_port_t));
+    store.set("world/gloo/rank_1", "host");
+    store.set("world/gloo/1", address);
+    is_lost = true;
+  });
+  const Error error = thrown_by([&] { GlooGroup(spec, "127.0.0.1"); }).value();
+  CHECK(error.code() == Errc::peer_lost);
+  CHECK(std::string(error.what()) == "rank 1 is lost");
 }
 
 TEST_CASE("a rank's hardware description must have the expected form") {

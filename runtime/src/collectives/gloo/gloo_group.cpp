@@ -16,17 +16,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -157,6 +162,7 @@ class MeshStore final : public Mesh::Store {
         num_ranks_(spec.ranks.size()) {}
   void set(const std::string& key, std::string_view value) override {
     if (key == own_number_) {
+      const std::lock_guard lock(mutex_);
       own_addresses_ = value;
     }
     store_.set(prefix_ + key, value);
@@ -173,10 +179,27 @@ class MeshStore final : public Mesh::Store {
     store_.wait(std::span(&full, 1), timeout);
   }
   std::chrono::milliseconds timeout() const override { return timeout_; }
-  /// The sockets with which the group is connected.
+  /// The sockets with which the group is connected. Any thread.
   [[nodiscard]] std::vector<MeshSocket> sockets() const {
+    const std::lock_guard lock(mutex_);
     const auto own = read_described(own_addresses_, num_ranks_);
     return sockets_at(ports_of(own ? *own : read_plain(own_addresses_, num_ranks_)), peers_);
+  }
+  /// Ends Gloo's waits for peers, also for one that is to connect to this rank, except in versions
+  /// of Gloo since 2023: they abort the process when they can accept no connection. Any thread.
+  void end_waits() const {
+    const bool spares_listeners = [&] {
+      const std::lock_guard lock(mutex_);
+      return read_described(own_addresses_, num_ranks_).has_value();
+    }();
+    for (const MeshSocket& each : sockets()) {
+      int listens = 0;
+      socklen_t length = sizeof listens;
+      ::getsockopt(each.fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length);
+      if (listens == 0 || !spares_listeners) {
+        ::shutdown(each.fd, SHUT_RDWR);
+      }
+    }
   }
 
  private:
@@ -191,6 +214,7 @@ class MeshStore final : public Mesh::Store {
                               "publishes for one of {} ranks, of {} bytes in all",
                               prefix_, key, value.size(), num_ranks_, own_addresses_.size()));
     }
+    const std::lock_guard lock(mutex_);
     peers_.merge(ports_of(*peer));
   }
 
@@ -199,10 +223,28 @@ class MeshStore final : public Mesh::Store {
   const std::chrono::milliseconds timeout_;
   const std::string own_number_;
   const std::size_t num_ranks_;
+  std::string value_;  ///< of the last key
+  mutable std::mutex mutex_;
   std::string own_addresses_;
   std::set<in_port_t> peers_;  ///< at which other ranks listen
-  std::string value_;          ///< of the last key
 };
+
+/// Starts a thread that ends the waits of Gloo when the members of the job have changed: a peer
+/// that is lost before it has connected closes no connection.
+std::jthread watch_members(const GroupSpec& spec, const MeshStore& store) {
+  constexpr std::chrono::milliseconds kInterval{50};
+  return std::jthread([&](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      stopped.wait_for(lock, stop, kInterval, [] { return false; });
+      if (!stop.stop_requested() && spec.members_changed()) {
+        store.end_waits();
+      }
+    }
+  });
+}
 
 /// Ignores SIGPIPE unless the program has its own handler. Gloo 0.5 writes to its sockets without
 /// MSG_NOSIGNAL: the connection of a dead peer would kill this process before it could name the
@@ -223,6 +265,8 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : ranks_{.spec 
   }
   try {
     MeshStore store(*ranks_.spec.store, ranks_.spec);
+    const std::jthread watch =
+        ranks_.spec.check ? watch_members(ranks_.spec, store) : std::jthread();
     const auto interface = process_variable("GLOO_SOCKET_IFNAME");  // as in torch
     ranks_.mesh = connect_mesh({.rank = rank(),
                                 .size = size(),
@@ -234,6 +278,9 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : ranks_{.spec 
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    if (const auto change = ranks_.spec.members_changed()) {
+      throw Error(Errc::peer_lost, *change);
+    }
     throw Error(Errc::connection,
                 fmt::format("cannot connect {} from {}: {}", describe(), address, error.what()));
   }

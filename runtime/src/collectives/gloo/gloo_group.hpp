@@ -29,7 +29,7 @@ struct MeshSocket {
 class GlooGroup final : public ProcessGroup {
  public:
   /// Connects all pairs of ranks. Collective. `address`: of this host, as the peers reach it;
-  /// GLOO_SOCKET_IFNAME overrides it. Throws Error(connection | protocol).
+  /// GLOO_SOCKET_IFNAME overrides it. Throws Error(connection | peer_lost | protocol).
   GlooGroup(GroupSpec spec, const std::string& address);
 
   int rank() const noexcept override { return ranks_.spec.rank; }
