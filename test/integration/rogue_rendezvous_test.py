@@ -33,10 +33,10 @@ MOST_BYTES = 100_000
 
 
 def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", port=1,
-           secret="0" * 32, role=(1, 2)):
+           secret="0" * 32, role=(1, 2), kept=0):
     runs = struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Ii", 1, size) for size in sizes)
     return frame(3, i32(round_number, restarts, rank), runs, text(host), struct.pack("<H", port),
-                 text(secret), i32(*role))
+                 text(secret), i32(*role, kept))
 
 
 # Values that the server sends, and the launcher's messages.
@@ -56,6 +56,7 @@ SERVERS = {
     "a short secret": (WELCOME + formed(secret="0" * 31), "secret is not 32 hexadecimal digits"),
     "role rank -1": (WELCOME + formed(role=(-1, 2)), "first_role_rank is -1, expected 0 to"),
     "a small role": (WELCOME + formed(role=(1, 1)), "role_world_size is 1, expected 2 to"),
+    "more machines kept than there are": (WELCOME + formed(kept=3), "num_kept is 3, expected 0 to 2"),
     "a secret of two lines": (WELCOME + formed(secret="0" * 15 + "\n" + "0" * 16), "secret is not 32 hexadecimal digits"),
     "the end only": (WELCOME, "the server closed it"),
 }

@@ -390,9 +390,9 @@ def what_is_refused(site):
     assert "cannot be used with state_dir" in refused("--state", site.state, "--state_dir", "/tmp/x")
     assert '"host:x": expected a port' in refused("--state", "etcd://host:x")
     site.etcd.post("/v3/kv/put", {"key": base64.b64encode(b"newer/version").decode(),
-                                  "value": base64.b64encode(b"3").decode()})
+                                  "value": base64.b64encode(b"4").decode()})
     said = refused("--state", f"{site.etcd.address}/newer")
-    assert "newer/ in etcd have version 3, expected 2" in said, said
+    assert "newer/ in etcd have version 4, expected 3" in said, said
     site.leader()
     with tempfile.TemporaryDirectory() as folder:
         where = f"unix:{folder}/control"

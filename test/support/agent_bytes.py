@@ -2,7 +2,7 @@
 """Encodes messages of the agent protocol (docs/protocol.md)."""
 import struct
 
-HELLO = b"\xacacc\x08"
+HELLO = b"\xacacc\x09"
 
 
 def text(value):

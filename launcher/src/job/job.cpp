@@ -435,19 +435,17 @@ AttemptEnd Job::own_end() const {
 /// Tells the workers which ranks they are in the round that replaces `before`, and starts those
 /// that are lost.
 void Job::begin_epoch(const Round& before) {
+  MembershipPage& page = *attempt_->membership;
   // One may have been lost after another one had joined.
   const bool is_anyone_lost =
-      round_->num_machines() <= before.num_machines() ||
-      std::ranges::any_of(attempt_->result->machines,
-                          [](const auto& machine) { return machine.report.empty(); });
+      page.has_lost(page.epoch()) || round_->num_kept < before.num_machines();
   attempt_->result.reset();
   attempt_->is_renewed = false;
   if (is_anyone_lost) {
-    attempt_->membership->end_epoch();
+    page.end_epoch();
   }
   const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
-  attempt_->membership->begin_epoch(static_cast<std::uint32_t>(now.round),
-                                    meeting_of(plan_, now, *round_));
+  page.begin_epoch(static_cast<std::uint32_t>(now.round), meeting_of(plan_, now, *round_));
   std::vector<supervision::WorkerSpec> specs = renewed_specs();
   logs_.name_ranks(attempt_->number, specs.front().rank);
   if (attempt_->rank_monitor) {
@@ -590,13 +588,12 @@ void Job::give_membership(std::vector<supervision::WorkerSpec>& specs) {
   try {
     if (!attempt_->membership) {
       using enum MembershipPage::Changes;
-      attempt_->membership.emplace(MembershipPage::create(plan_.supervision.elastic_replicas
-                                                              ? machines
-                                                          : plan_.supervision.rejoins ? processes
-                                                                                      : nothing));
-      attempt_->membership->begin_epoch(
-          static_cast<std::uint32_t>(round_->round),
-          meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel()), *round_));
+      MembershipPage page = MembershipPage::create(plan_.supervision.elastic_replicas ? machines
+                                                   : plan_.supervision.rejoins        ? processes
+                                                                                      : nothing);
+      page.begin_epoch(static_cast<std::uint32_t>(round_->round),
+                       meeting_of(plan_, assignment(plan_, *round_, rounds_->tunnel()), *round_));
+      attempt_->membership.emplace(std::move(page));
     }
   } catch (const Error& error) {
     if (plan_.supervision.rejoins) {

@@ -28,7 +28,7 @@
 namespace acc::rendezvous {
 namespace {
 
-constexpr std::string_view kVersion = "2";
+constexpr std::string_view kVersion = "3";
 // etcd refuses requests of more than 1.5 MiB, which have the value in base64.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 // Chunks per request while the log is read: more if they are small.

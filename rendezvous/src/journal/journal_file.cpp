@@ -32,7 +32,7 @@ static_assert(std::endian::native == std::endian::little, "the log is little-end
 
 constexpr std::string_view kMagic = "acc-rdzv";
 constexpr std::string_view kGroup = "ACCG";
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kHeaderBytes = 24;
 constexpr std::size_t kGroupBytes = 16;
 // A write in allocated space changes no metadata of the file, which makes its flush faster.

@@ -767,6 +767,7 @@ void Membership::form() {
     int& role_size = role_sizes[agent->machine.role];
     agent->first_role_rank = role_size;
     role_size += size;
+    formed.round.num_kept += agent->rank ? 1 : 0;
   }
   phase_ = InRound{Attempt(members), formed.round};
   news::Formed news{formed.round, {}};

@@ -203,6 +203,7 @@ void check_fields(const Formed& formed) {
   const int own = round.local_world_sizes[static_cast<std::size_t>(round.machine_rank)];
   expect_number("first_role_rank", round.first_role_rank, 0, kMaxInt - own);
   expect_number("role_world_size", round.role_world_size, round.first_role_rank + own, kMaxInt);
+  expect_number("num_kept", round.num_kept, 0, round.num_machines());
 }
 
 void check_fields(const Ends& message) {

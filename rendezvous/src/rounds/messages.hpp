@@ -28,7 +28,7 @@ namespace acc::rendezvous::rounds {
 /// an HTTP client (a letter); the last byte is the protocol version.
 inline constexpr std::string_view kHello{
     "\xac"
-    "acc\x08",
+    "acc\x09",
     5};
 
 /// Limit of the machines of a job. Without it a message could make the receiver allocate any

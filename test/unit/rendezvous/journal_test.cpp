@@ -137,10 +137,10 @@ TEST_CASE("a log of another version, and one that another process uses, are refu
   }
   // Headers of other versions with their own checksums; written by hand, with salt 0.
   for (const auto& [header, expected] : std::initializer_list<std::pair<std::string, const char*>>{
-           {{"acc-rdzv\x03\0\0\0\x81\x69\x60\x69\0\0\0\0\0\0\0\0", 24},
-            "log has version 3, expected 2: it is the log of a newer"},
-           {{"acc-rdzv\x01\0\0\0\x0a\xa1\x69\xc3\0\0\0\0\0\0\0\0", 24},
-            "log has version 1, expected 2: it is the log of another"}}) {
+           {{"acc-rdzv\x04\0\0\0\x38\x51\xb7\xf4\0\0\0\0\0\0\0\0", 24},
+            "log has version 4, expected 3: it is the log of a newer"},
+           {{"acc-rdzv\x02\0\0\0\xe4\x0e\xdc\xd1\0\0\0\0\0\0\0\0", 24},
+            "log has version 2, expected 3: it is the log of another"}}) {
     write_text(folder.path() / "log", header);
     const std::string why = error_of([&] { entries_of(folder.path()); });
     CHECK_MESSAGE(contains(why, expected), why);

@@ -167,6 +167,32 @@ TEST_CASE_FIXTURE(Fixture, "machines of the last round have priority over waitin
   CHECK(world.heard<Dropped>(1) == Dropped{Why::over, "the job 'run' has ended"});
 }
 
+TEST_CASE_FIXTURE(Elastic, "a round tells how many of its machines were in the last one") {
+  struct Row {
+    AgentId lost;  // after all have reported; 0: none
+    std::vector<AgentId> come;
+    Ids members;  // of the next round, by rank
+    int num_kept;
+  };
+  for (const Row& row : {Row{0, {4}, {1, 2, 3, 4}, 3}, Row{3, {4, 5}, {1, 2, 4, 5}, 2}}) {
+    run_few({1, 2, 3});
+    enter(row.come);
+    report({1, 2, 3});
+    if (row.lost != 0) {
+      world.lose(row.lost);
+    }
+    for (const AgentId agent : {1, 2, 3}) {
+      if (agent != row.lost) {
+        rejoin({agent});
+      }
+    }
+    CHECK(formed(row.members).num_kept == row.num_kept);
+    for (const AgentId agent : row.members) {
+      world.lose(agent);
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(Elastic, "machines that join at the same time cause one new round") {
   run_few({1, 2});
   enter({3, 4, 5});

@@ -66,7 +66,7 @@ const std::vector<ServerMessage> kServerMessages{
     Welcome{1s, 5s, true, 0ms},
     Beat{},
     Waiting{"waiting for machines 1,2 of 3"},
-    Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret, 16, 36}},
+    Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret, 16, 36, 4}},
     Ends{kEnd},
     KillWorkers{},
     Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, RoundResult::Next::next_round}},
@@ -151,13 +151,13 @@ TEST_CASE("the bytes are those in docs/protocol.md") {
             encoded(ServerMessage{Waiting{"waiting for machines: 1 of 2 are here"}}) +
             encoded(ServerMessage{Formed{{0, 0, 0, {8, 8}, "10.0.0.1", 29501, kSecret, 0, 16}}}) +
             encoded(ServerMessage{Settled{}}));
-  CHECK(encoded(ServerMessage{Formed{{1, 0, 2, {8, 8, 4}, "a", 5, "", 8, 12}}}) ==
-        std::string("\x34\0\0\0\x03"
+  CHECK(encoded(ServerMessage{Formed{{1, 0, 2, {8, 8, 4}, "a", 5, "", 8, 12, 2}}}) ==
+        std::string("\x38\0\0\0\x03"
                     "\x01\0\0\0\0\0\0\0\x02\0\0\0"
                     "\x02\0\0\0\x02\0\0\0\x08\0\0\0\x01\0\0\0\x04\0\0\0"
                     "\x01\0\0\0a\x05\0\0\0\0\0"
-                    "\x08\0\0\0\x0c\0\0\0",
-                    56));
+                    "\x08\0\0\0\x0c\0\0\0\x02\0\0\0",
+                    60));
 }
 
 TEST_CASE("the size of Formed does not grow with the number of equal machines") {
@@ -274,6 +274,8 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   formed([](Round& it) { it.first_role_rank = -1; }, "first_role_rank is -1, expected 0 to");
   formed([](Round& it) { it.first_role_rank = kMax; }, "first_role_rank is 2147483647, expected 0");
   formed([](Round& it) { it.role_world_size = 11; }, "role_world_size is 11, expected 12 to");
+  formed([](Round& it) { it.num_kept = -1; }, "num_kept is -1, expected 0 to 3");
+  formed([](Round& it) { it.num_kept = 4; }, "num_kept is 4, expected 0 to 3");
 
   const auto end = [](auto change, const std::string& message) {
     CAPTURE(message);

@@ -486,6 +486,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     violated("more restarts than max_restarts");
   }
   const Gathered before = std::exchange(last, {.round = round.round});
+  int num_kept = 0;
   bool gives_ranks = recovers_;  // the ids of agents change
   for (int rank = 0; rank < round.num_machines(); ++rank) {
     const std::size_t at = first + static_cast<std::size_t>(rank);
@@ -513,7 +514,12 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     }
     seat.is_taken = true;
     last.agents.push_back(id);
+    num_kept += std::ranges::count(before.agents, id) > 0 ? 1 : 0;
     gives_ranks = gives_ranks || machine.enter.machine.machine_rank.has_value();
+  }
+  if (!recovers_ && round.num_kept != num_kept) {
+    violated(fmt::format("{} machines of the last round are in this one, not {}", num_kept,
+                         round.num_kept));
   }
   // Machines of the last round keep their order, and in a round of as many machines or more their
   // ranks.

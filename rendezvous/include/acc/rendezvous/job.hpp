@@ -100,6 +100,7 @@ struct Round {
   int first_role_rank =
       0;  ///< rank of the receiving machine's first worker among those of its role
   int role_world_size = 1;  ///< number of workers of its role
+  int num_kept = 0;         ///< number of its machines that were in the round before
 
   [[nodiscard]] int num_machines() const noexcept {
     return static_cast<int>(local_world_sizes.size());
