@@ -16,6 +16,9 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
     print("skipped: no torch or no Accelerate")
     sys.exit(77)
 
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from run_ranks import ENGINE_MODULES, preload  # noqa: E402
+
 STEPS, WORDS, SIZE, SAMPLES = 8, 13, 8, 60
 SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP",
            "--fsdp_cpu_ram_efficient_loading", "false"]
@@ -193,8 +196,9 @@ def run(folder, case, *flags, disturbed=""):
     """Runs two ranks in a new folder. Returns it, and their output."""
     acclaunch, package = sys.argv[1:3]
     folder.mkdir()
-    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", "--preload", "torch._dynamo",
-                          *CASES[case][0], *flags, os.path.abspath(__file__), folder, case, disturbed],
+    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2",
+                          *preload(*ENGINE_MODULES, "accelerate"), *CASES[case][0], *flags,
+                          os.path.abspath(__file__), folder, case, disturbed],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr

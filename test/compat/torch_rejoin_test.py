@@ -15,6 +15,10 @@ import tempfile
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
     sys.exit(77)
+
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from run_ranks import preload  # noqa: E402
+
 if "RANK" in os.environ:
     import torch
     from torch import nn
@@ -58,8 +62,6 @@ KILLS = {"runtime": [(1, 0, "forward"), (0, 2, "backward"), (0, 5, "step")],
 # With nothing to go back to, the new rank and the one that is left end too, each as a restart.
 RESTARTS = {"runtime": 3, "torch": 3, "unsaved": 3}
 STRATEGIES = {"runtime": "FULL_SHARD", "torch": "SHARD_GRAD_OP", "unsaved": "FULL_SHARD"}
-# Replaced workers are forked from a process that has imported torch, or started.
-PRELOAD = {"runtime": ["--preload", "torch"], "torch": [], "unsaved": ["--preload", "torch"]}
 
 
 class Killer:
@@ -167,7 +169,7 @@ def losses(folder, rank):
 def run(*words):
     """Runs two ranks. Returns their output."""
     acclaunch, package = sys.argv[1:]
-    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *words],
+    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *preload(), *words],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr
@@ -175,7 +177,7 @@ def run(*words):
 
 
 def check(folder, kind, expected):
-    said = run("--fsdp_sharding_strategy", STRATEGIES[kind], *PRELOAD[kind], "--max_restarts", str(RESTARTS[kind]),
+    said = run("--fsdp_sharding_strategy", STRATEGIES[kind], "--max_restarts", str(RESTARTS[kind]),
                "--rejoin", "--memory_checkpoint_every", "1", "--shutdown_timeout", "900",
                os.path.abspath(__file__), folder, kind)
     if kind == "unsaved":
@@ -195,7 +197,7 @@ def main():
         kinds = ["runtime", "torch"]
         for kind in kinds:
             (folder / kind).mkdir()
-        run("--preload", "torch._dynamo", os.path.abspath(__file__), folder, *kinds)
+        run(os.path.abspath(__file__), folder, *kinds)
         for kind in kinds:
             expected[STRATEGIES[kind]] = [losses(folder / kind, rank) for rank in range(2)]
         assert all(len(each) == STEPS for ranks in expected.values() for each in ranks), expected
