@@ -6,8 +6,7 @@
 
 Each line of the output starts fresh server processes. They are measured in short turns in random order,
 so that other load on the machine affects all of them equally; the values are medians. "bare"
-(rendezvous/bare_server.cpp) sends prepared replies and shows how much could still be gained; "uring"
-(rendezvous/uring_server.cpp, built if liburing is installed) is the same with io_uring. The load
+(rendezvous/bare_server.cpp) sends prepared replies and shows how much could still be gained. The load
 generator is one thread in a closed loop (rendezvous/store_load.cpp). CPU seconds are those of all
 threads of the server. PyTorch's server asks the name service for the name of each client's address: it
 stalls if the resolver of the machine does not answer.
@@ -71,8 +70,6 @@ KEYS = 1_000_000
 def servers(program, python):
     """Returns a dict from name to the command of a server that prints the port it listens on."""
     found = {"acc": [program, "--port", "0"], "bare": [str(BIN / "bare_server")]}
-    if os.access(BIN / "uring_server", os.X_OK):
-        found["uring"] = [str(BIN / "uring_server")]
     if python:
         found["torch"] = [python, "-c", TORCH]
     else:
@@ -219,7 +216,7 @@ def main():
                         lambda server: join(server, clients, how))
     if "memory" in options.parts:
         compare(f"each of {HELD} idle connections", commands, 1, idle_connections)
-        stores = {name: command for name, command in commands.items() if name not in ("bare", "uring")}
+        stores = {name: command for name, command in commands.items() if name != "bare"}
         compare(f"each of {KEYS:,} keys, 16 + 32 bytes", stores, 1, stored_keys)
     if "rounds" in options.parts:
         rounds(commands, min(options.rounds, 5), options.python)
