@@ -88,6 +88,8 @@ constexpr std::array kParameters = {
     parameter("amsgrad", settings::Type::boolean),
     parameter("torch_adam", settings::Type::boolean),
     parameter("adam_w_mode", settings::Type::boolean),
+    parameter("muon_lr", settings::Type::real, "0.."),
+    parameter("adam_lr", settings::Type::real, "0.."),
     parameter("cycle_min_lr", settings::Type::real, "0.."),
     parameter("cycle_max_lr", settings::Type::real, "0.."),
     parameter("decay_lr_rate", settings::Type::real, "0.."),
@@ -152,6 +154,9 @@ using ValueType = std::optional<settings::SettingRow> (*)(const NamedType& type,
 
 std::optional<settings::SettingRow> optimizer_value(const NamedType& type, const Node& parameters,
                                                     const std::string& key) {
+  if (type.name == "Muon" && lists("muon_lr|adam_lr", key)) {
+    return *std::ranges::find(kParameters, key, &settings::SettingRow::key);
+  }
   const OptimizerRule* const rule = rule_of(type.name, parameters);
   const RuleCoefficient* const found = rule == nullptr ? nullptr : rule->coefficient(key);
   if (found == nullptr) {
@@ -181,9 +186,14 @@ constexpr std::array kQuiet = {
     Quiet{"torch_adam|adam_w_mode|set_grad_none|foreach|fused|capturable|differentiable", ""},
     Quiet{"dampening", "0|0.0"},
     Quiet{"last_batch_iteration", "-1"},
+    Quiet{"ns_method", "gram|standard"},  // two ways to compute the same
+    Quiet{"per_head_muon", "false|0"},
 };
 
-bool is_quiet(const std::string& name, const std::string& text) {
+bool is_quiet(const NamedType& type, const std::string& name, const std::string& text) {
+  if (type.name == "Muon" && name == "adam_w_mode") {
+    return settings::parse_boolean(text) == true;
+  }
   return std::ranges::any_of(kQuiet, [&](const Quiet& quiet) {
     return lists(quiet.names, name) && (quiet.values.empty() || lists(quiet.values, lower(text)));
   });
@@ -349,7 +359,7 @@ class TypedBlock {
     for (const auto& [key, node] : parameters.entries) {
       const bool is_served = find_key(name_ + ".params." + key) != nullptr ||
                              value_type_(type, parameters, key).has_value();
-      if (!is_served && !node.is_empty() && !is_quiet(key, node.text)) {
+      if (!is_served && !node.is_empty() && !is_quiet(type, key, node.text)) {
         lacking += (lacking.empty() ? " with " : ", ") + key + " " + node.text;
       }
     }

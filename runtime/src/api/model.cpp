@@ -153,7 +153,15 @@ Optimizer Model::optimizer(const MatrixRule& rule, const std::vector<ParameterGr
 Optimizer Model::optimizer_from_settings() {
   const settings::ShardingSettings& asked = mine(state_).context().settings.sharding;
   const StepSchedule schedule = optim::schedule_of(asked.schedule);
-  Optimizer optimizer(made(state_, optim::optimizer_of(asked.optimizer)));
+  const optim::OptimizerSettings rule = optim::optimizer_of(asked.optimizer);
+  guarded(state_->context().groups, [&] { state_->finalize(); });
+  std::vector<sharding::ParameterRecord> trained;
+  for (const sharding::FlatParameter* flat : state_->flats()) {
+    if (flat->trainable()) {
+      trained.insert(trained.end(), flat->parameters().begin(), flat->parameters().end());
+    }
+  }
+  Optimizer optimizer(made(state_, rule, optim::groups_of(asked.optimizer, trained)));
   if (schedule.lr) {
     optimizer.set_schedule(schedule);
   }

@@ -7,15 +7,19 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace acc::optim {
 namespace {
 
 using settings::OptimizerChoice;
 using settings::ScheduleChoice;
+
+constexpr std::string_view kMuon = "muon";
 
 /// Parses "name=number,name=number". key: for messages.
 std::map<std::string, double> numbers_in(const std::string& text, const std::string& key) {
@@ -52,6 +56,25 @@ std::map<std::string, double> given_values(const OptimizerChoice& choice) {
     given.emplace("beta" + std::to_string(i + 1), choice.betas[i]);
   }
   return given;
+}
+
+double value_or(const std::map<std::string, double>& values, const std::string& name,
+                double fallback) {
+  const auto found = values.find(name);
+  return found == values.end() ? fallback : found->second;
+}
+
+/// The rule of DeepSpeed's Muon. given: its parameters; others are coefficients of the rule.
+/// Defaults and rates are those of MuonWithAuxAdam and _muon_param_groups of DeepSpeed 0.19.8.
+NamedRule muon_of(std::map<std::string, double> given) {
+  given["lr"] = value_or(given, "muon_lr", value_or(given, "lr", 0.02));
+  given.emplace("weight_decay", 0.0);
+  given.emplace("beta2", 0.95);
+  given.emplace("adam_eps", value_or(given, "eps", 1e-10));
+  for (const char* const name : {"muon_lr", "adam_lr", "eps"}) {
+    given.erase(name);
+  }
+  return {"muon", std::move(given)};
 }
 
 WarmupType warmup_type_of(const std::string& text) {
@@ -100,6 +123,9 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
                                          " is not in this version of libacc_runtime (use " +
                                          all_optimizer_rules(&OptimizerRule::title) + ")");
   }
+  if (type == kMuon) {
+    return muon_of(given_values(choice));
+  }
   if (rule->has_matrices() && !rule->has_wholes_only()) {
     throw Error(Errc::not_supported,
                 "optimizer.type " + choice.type +
@@ -108,6 +134,31 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
                     std::string(rule->name) + "\", ...} or acc." + std::string(rule->title));
   }
   return NamedRule{std::string(rule->name), given_values(choice)};
+}
+
+std::vector<ParameterGroup> groups_of(const OptimizerChoice& choice,
+                                      std::span<const sharding::ParameterRecord> trained) {
+  if (lower(choice.type) != kMuon) {
+    return {};
+  }
+  const auto given = given_values(choice);
+  ParameterGroup adam{.name = "adam",
+                      .lr = value_or(given, "adam_lr", value_or(given, "lr", 3e-4)),
+                      .matrices = false};
+  for (const sharding::ParameterRecord& each : trained) {
+    const std::string name = lower(each.name);
+    const bool is_excluded =
+        name.find("embed") != std::string::npos || name.find("lm_head") != std::string::npos;
+    if (each.shape.size() < 2 || is_excluded) {
+      adam.parameters.push_back(each.name);
+    } else if (each.shape.size() > 2) {
+      throw Error(Errc::not_supported,
+                  "optimizer.type Muon: DeepSpeed updates parameter '" + each.name + "' with " +
+                      std::to_string(each.shape.size()) +
+                      " dimensions as matrices, libacc_runtime those with two only");
+    }
+  }
+  return adam.parameters.empty() ? std::vector<ParameterGroup>{} : std::vector{std::move(adam)};
 }
 
 StepSchedule schedule_of(const ScheduleChoice& choice) {

@@ -130,7 +130,7 @@ TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
         std::map<std::string, double>{
             {"lr", 0.5}, {"beta1", 0.8}, {"beta2", 0.9}, {"weight_decay", 0.25}});
   for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
-    if (!rule.has_matrices() || rule.has_wholes_only()) {
+    if (!rule.has_matrices() || rule.has_wholes_only() || rule.name == "muon") {
       CHECK(chosen({.type = std::string(rule.name)}).name == rule.name);
     } else {
       CHECK_THROWS_WITH_AS(optimizer_of({.type = std::string(rule.title)}),
@@ -140,6 +140,59 @@ TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
   for (const char* type : {"LBFGS", "Lion with fp32_optimizer_states false"}) {
     CHECK_THROWS_WITH_AS(optimizer_of({.type = type}), doctest::Contains(type), acc::Error);
   }
+}
+
+TEST_CASE("Muon of a DeepSpeed file has DeepSpeed's parts, rates and defaults") {
+  using acc::optim::groups_of;
+  const auto trained_of = [](const std::string& name, std::vector<std::int64_t> shape) {
+    acc::sharding::ParameterRecord made;
+    made.name = name;
+    made.shape = std::move(shape);
+    return made;
+  };
+  const std::vector trained = {trained_of("Embed.weight", {9, 2}),
+                               trained_of("layer.weight", {4, 4}), trained_of("layer.bias", {4}),
+                               trained_of("lm_head.weight", {9, 2})};
+  struct Row {
+    acc::settings::OptimizerChoice choice;
+    std::map<std::string, double> coefficients;
+    double adam_lr;
+  };
+  for (const Row& each :
+       {Row{{.type = "Muon"},
+            {{"lr", 0.02}, {"weight_decay", 0.0}, {"beta2", 0.95}, {"adam_eps", 1e-10}},
+            3e-4},
+        Row{{.type = "muon",
+        .lr = 0.5,
+        .betas = {0.8, 0.9},
+        .eps = 1e-6,
+        .weight_decay = 0.25,
+        .momentum = 0.75,
+        .values = "adam_lr=0.125"},
+            {{"lr", 0.5},
+             {"beta1", 0.8},
+             {"beta2", 0.9},
+             {"adam_eps", 1e-6},
+             {"weight_decay", 0.25},
+             {"momentum", 0.75}},
+            0.125},
+        Row{{.type = "Muon", .lr = 0.5, .weight_decay = 0.0, .values = "muon_lr=0.25"},
+            {{"lr", 0.25}, {"weight_decay", 0.0}, {"beta2", 0.95}, {"adam_eps", 1e-10}},
+            0.5}}) {
+    const auto rule = std::get<acc::NamedRule>(acc::optim::optimizer_of(each.choice));
+    CHECK(rule.name == "muon");
+    CHECK(rule.coefficients == each.coefficients);
+    const auto groups = groups_of(each.choice, trained);
+    REQUIRE(groups.size() == 1);
+    CHECK_FALSE(groups[0].matrices);
+    CHECK(groups[0].lr == each.adam_lr);
+    CHECK(groups[0].parameters ==
+          std::vector<std::string>{"Embed.weight", "layer.bias", "lm_head.weight"});
+  }
+  CHECK(groups_of({.type = "AdamW"}, trained).empty());
+  CHECK(groups_of({.type = "Muon"}, std::vector{trained[1]}).empty());
+  CHECK_THROWS_WITH_AS(groups_of({.type = "Muon"}, std::vector{trained_of("conv", {4, 4, 3})}),
+                       doctest::Contains("'conv' with 3 dimensions"), acc::Error);
 }
 
 TEST_CASE("Lion follows the paper's formula in double, step by step") {

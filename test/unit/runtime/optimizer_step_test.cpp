@@ -617,6 +617,40 @@ TEST_CASE("the configuration's optimizer and schedule") {
   CHECK_THROWS_WITH(model.optimizer_from_settings(), doctest::Contains("chooses no optimizer"));
 }
 
+TEST_CASE("Muon of the configuration divides the parameters as DeepSpeed does") {
+  Job job = job_of(Strategy::full_shard, 2);
+  job.sharding.optimizer = {.type = "Muon", .lr = 0.05, .values = "adam_lr=0.01"};
+  job.sharding.schedule = {.type = "WarmupCosineLR", .warmup_num_steps = 2, .total_num_steps = 9};
+  const auto train = [&](const std::function<acc::Optimizer(acc::Model&)>& made) {
+    return on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
+      auto model = runtime.model();
+      std::vector<UnitSpec> units = net_of();
+      units[0].parameters[0].columns = 3;
+      units[1].parameters[0].columns = 7;
+      ModuleNet net(model, units);
+      auto optimizer = made(model);
+      for (int step = 0; step < 4; ++step) {
+        net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
+        optimizer.step();
+      }
+      return net.read();
+    });
+  };
+  const auto by_hand = train([](acc::Model& model) {
+    auto optimizer = model.optimizer(
+        acc::NamedRule{"muon",
+                       {{"lr", 0.05}, {"weight_decay", 0.0}, {"beta2", 0.95}, {"adam_eps", 1e-10}}},
+        {{.name = "others",
+          .parameters = {"embedding", "layer.bias", "tail.head"},
+          .lr = 0.01,
+          .matrices = false}});
+    optimizer.set_schedule(acc::warmup_cosine_lr({.total_steps = 9, .warmup_steps = 2}));
+    return optimizer;
+  });
+  const auto of_settings = train([](acc::Model& model) { return model.optimizer_from_settings(); });
+  CHECK(distance(of_settings, by_hand) == 0.0);
+}
+
 TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model();
