@@ -48,6 +48,7 @@ def _refusing(what):
 # ---- what the configuration asks for --------------------------------------------------------------
 
 _OPTIMIZERS = ("adam", "adamw", "adagrad", "lamb", "lion", "muon")  # of DeepSpeed; others: classes of torch.optim
+_WITH_INT_STEPS = ("adam", "adamw", "lamb", "muon")
 
 
 def _on(value):
@@ -69,7 +70,6 @@ def _refused_of(config, device):
     yield "compile.deepcompile", getattr(config.compile_config, "deepcompile", False)
     yield "tensor_parallel", getattr(config.tensor_parallel_config, "autotp_size", 0) > 1
     yield "sequence_parallel_size", (given.get("sequence_parallel_size") or 1) > 1
-    yield "checkpoint.load_universal", config.load_universal_checkpoint
     yield "checkpoint.writer", bool((given.get("checkpoint") or {}).get("writer"))
     for name in ("nebula", "datastates_ckpt"):
         yield name, _on(given.get(name))
@@ -226,9 +226,10 @@ class RowOptimizer(ZeROOptimizer):
 
     custom_loss_scaler, torch_autocast_gradscaler = False, None
 
-    def __init__(self, engine, optimizer):
+    def __init__(self, engine, optimizer, is_twin):
         super().__init__()
         self.engine, self.optimizer = weakref.proxy(engine), optimizer
+        self.is_twin = is_twin  # of one of DeepSpeed's, which counts its steps in an int
         self.stage = int(engine.zero_optimization_stage())
         self.dtype = engine.compute_dtype
         self.clip_grad = engine.gradient_clipping()
@@ -482,19 +483,23 @@ class Engine(DeepSpeedEngine):
                       if isinstance(each, dict) else _moved(each, self.replaced) for each in model_parameters]
         if client_optimizer is None:
             basic = self._configure_basic_optimizer(parameters)
+            is_twin = self.optimizer_name() in _WITH_INT_STEPS and not (self.optimizer_params() or {}).get("torch_adam")
         elif isinstance(client_optimizer, torch.optim.Optimizer):
             basic = _torch_twin(client_optimizer)
+            is_twin = basic is not client_optimizer
             for group in basic.param_groups:
                 for each in group["params"]:
                     _moved(each, self.replaced)
             _rows.exchange(basic, self.replaced)
         else:
-            basic = _torch_twin(client_optimizer(parameters))
+            made = client_optimizer(parameters)
+            basic = _torch_twin(made)
+            is_twin = basic is not made
         basic.param_groups[:] = [group for group in basic.param_groups if group["params"]]
         self._check_for_duplicates(basic)
         basic.zero_grad = functools.partial(_zero_grad_of_basic, weakref.proxy(self))
         self._do_optimizer_sanity_check(basic)
-        self.basic_optimizer, self.optimizer = basic, RowOptimizer(self, basic)
+        self.basic_optimizer, self.optimizer = basic, RowOptimizer(self, basic, is_twin)
 
     def _configure_basic_optimizer(self, model_parameters):
         values = dict(self.optimizer_params() or {})

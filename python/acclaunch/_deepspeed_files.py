@@ -220,7 +220,7 @@ def _part(flat, tensors, zeros=torch.zeros):
     return made
 
 
-def _scalar(values, key, of_deepspeed):
+def _scalar(values, key, with_int_steps):
     """A state of a flat tensor that is no tensor of its size."""
     first = values[0]
     for each in values:
@@ -230,7 +230,7 @@ def _scalar(values, key, of_deepspeed):
                                     "parameters of a group, nor of their shapes: DeepSpeed's files cannot hold it")
     if isinstance(first, DTensor):
         first = first.full_tensor()
-    if key == "step" and of_deepspeed:
+    if key == "step" and with_int_steps:
         return int(first)
     return first.clone() if torch.is_tensor(first) else first
 
@@ -245,8 +245,7 @@ def _flat_state(optimizer, flat, parameters):
             made[key] = _part(flat, (torch.zeros_like(like) if value is None else value
                                      for value, like in zip(values, parameters)), zeros)
         else:
-            made[key] = _scalar([each.get(key) for each in states], key,
-                                optimizer.engine.client_optimizer is not optimizer.optimizer)
+            made[key] = _scalar([each.get(key) for each in states], key, optimizer.is_twin)
     if optimizer.files is not None:
         optimizer.files.flush()
     return made
@@ -305,7 +304,16 @@ def _whole_optimizer_state(optimizer):
 
 
 def _load_file(path):
-    return torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+    """What torch.save has written. Raises ConfigError with the path."""
+    try:
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+    except Exception as error:  # torch has no class for a damaged file, and its texts no path
+        raise ConfigError(f"{path}: cannot be read as a file of torch.save: {error}") from error
+
+
+# A parameter with master weights: its shape, the index of its flat tensor, and its place there (Flat, number in it,
+# tensors of the ranks).
+_Value = collections.namedtuple("_Value", "shape index flat number parts", defaults=(None, None, None))
 
 
 class Saved:
@@ -315,9 +323,9 @@ class Saved:
         self.folder = folder
         names = os.listdir(folder) if os.path.isdir(folder) else []
         for name in names:
-            if re.match(r"layer_|.*expert_|.*mp_rank_0*[1-9]", name) or name == "zero":
-                raise NotSupportedError(f"{folder}: '{name}' belongs to tensor or pipeline parallelism, experts or a "
-                                        "universal checkpoint of DeepSpeed, which the engine acc does not load")
+            if re.match(r"layer_|.*expert_|.*mp_rank_0*[1-9]", name):
+                raise NotSupportedError(f"{folder}: '{name}' belongs to tensor or pipeline parallelism or experts of "
+                                        "DeepSpeed, which the engine acc does not load")
         self.model_path = os.path.join(folder, "mp_rank_00_model_states.pt")
         models = self._of_ranks(names, r"zero_pp_rank_(\d+)_mp_rank_00_model_states\.pt")
         self.by_parameter = bool(models)
@@ -327,11 +335,17 @@ class Saved:
             raise ConfigError(f"{folder}: no DeepSpeed checkpoint, it has no file mp_rank_00_model_states.pt")
         self.models = [_load_file(path) for path in models or [self.model_path]]
         self.model = self.models[0]
+        self.values = {}  # by name of a parameter
+        self._find_values(names)
+
+    def _find_values(self, names):
+        if "zero" in names:
+            raise ConfigError(f"{self.folder}: is a universal checkpoint (it has a folder 'zero'), which is loaded "
+                              'with "checkpoint": {"load_universal": true} in the configuration')
         optimizers = [_load_file(path)["optimizer_state_dict"] for path in self._of_ranks(
             names, r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_?optim_states\.pt")]
         self.ranks = len(optimizers)
         self.inner = optimizers[0] if optimizers else None
-        self.values = {}  # by name of a parameter: (Flat, number in it, tensors of the ranks, index of the flat)
         if optimizers:
             self._find_flats(optimizers)
 
@@ -348,7 +362,6 @@ class Saved:
         if not isinstance(self.bases[0], dict):
             raise NotSupportedError(f"{self.folder}: an elastic checkpoint of DeepSpeed, which the engine acc does "
                                     "not load")
-        self.flat_numbers = [number for group in self.bases[0]["param_groups"] for number in group["params"]]
         alignments = self.inner.get("param_alignment_paddings") or [None] * len(self.model["param_shapes"])
         for index, shapes in enumerate(self.model["param_shapes"]):
             flat = Flat([shape.numel() for shape in shapes.values()], self.ranks, self.by_parameter,
@@ -359,31 +372,41 @@ class Saved:
             if set(lengths) != {flat.size}:
                 raise ConfigError(f"{self.folder}: the files of the ranks have {lengths} elements of group {index}, "
                                   f"expected {flat.size} in each")
-            for number, name in enumerate(shapes):
-                self.values[name] = flat, number, parts, index
+            for number, (name, shape) in enumerate(shapes.items()):
+                self.values[name] = _Value(shape, index, flat, number, parts)
+
+    def flat_number(self, name):
+        """The number of a parameter's flat tensor in the optimizer's state dict."""
+        numbers = [number for group in self.bases[0]["param_groups"] for number in group["params"]]
+        return numbers[self.values[name].index]
 
     def read(self, name, begin, end, key=None):
         """The elements [begin, end) of a parameter's master weights, or of the state `key` of its optimizer."""
-        flat, number, parts, index = self.values[name]
+        value = self.values[name]
         pieces = []
-        for rank, first, last, position in flat.places(number):
+        for rank, first, last, position in value.flat.places(value.number):
             low, high = max(begin, first), min(end, last)
             if low < high:
-                part = parts[rank] if key is None else self.bases[rank]["state"][self.flat_numbers[index]][key]
+                part = value.parts[rank] if key is None else self.bases[rank]["state"][self.flat_number(name)][key]
                 pieces.append(part.view(-1)[position + low - first:position + high - first])
         return torch.cat(pieces) if pieces else torch.empty(0)
 
     def state_of(self, name, like):
         """The optimizer's state of a parameter, this rank's rows."""
-        flat, _, _, index = self.values[name]
-        saved, found = self.bases[0]["state"].get(self.flat_numbers[index], {}), {}
-        for key, value in saved.items():
-            if torch.is_tensor(value) and value.dim() == 1 and value.numel() == flat.size:
-                rows = self.read(name, *_rows.own_elements(like), key)
-                found[key] = _rows.of_rows(rows.to(like.device).view_as(like._local_tensor), like)
-            else:
-                found[key] = _own_scalar(key, value)
-        return found
+        size = self.values[name].flat.size
+        return {key: self._own_rows(name, like, key)
+                if torch.is_tensor(value) and value.dim() == 1 and value.numel() == size else _own_scalar(key, value)
+                for key, value in self.bases[0]["state"].get(self.flat_number(name), {}).items()}
+
+    def _own_rows(self, name, like, key):
+        rows = self.read(name, *_rows.own_elements(like), key)
+        return _rows.of_rows(rows.to(like.device).view_as(like._local_tensor), like)
+
+    def shape_of(self, name):
+        if name in self.values:
+            return self.values[name].shape
+        frozen = self.model.get("frozen_param_shapes") or {}
+        return frozen[name] if name in frozen else self.model["module"][name].shape
 
     def whole_rows(self, name, begin, end):
         """The elements of a parameter that the optimizer does not have: frozen, or of a checkpoint without ZeRO."""
@@ -408,6 +431,41 @@ class Saved:
                               *(self.model.get("shared_params") or ()), *buffers])
 
 
+class Universal(Saved):
+    """A tag that DeepSpeed's ds_to_universal has made: a folder for each parameter, with a file for its master weights
+    and one for each of its states."""
+
+    def _find_values(self, names):
+        self.zero = os.path.join(self.folder, "zero")
+        if "zero" not in names:
+            raise ConfigError(f"{self.folder}: is no universal checkpoint, it has no folder 'zero': convert it with "
+                              "ds_to_universal, or leave checkpoint.load_universal out of the configuration")
+        self.inner = _load_file(os.path.join(self.zero, "optimizer_state.pt"))
+        self.bases = [self.inner.get("optimizer_state_dict") or {**self.inner, "state": {}}]
+        for index, shapes in enumerate(self.model["param_shapes"]):
+            self.values.update((name, _Value(shape, index)) for name, shape in shapes.items())
+
+    def read(self, name, begin, end, key="fp32"):
+        path = os.path.join(self.zero, name, f"{key}.pt")
+        found, shape = _load_file(path), self.values[name].shape
+        whole = found["param"] if isinstance(found, dict) else found
+        if whole.numel() != shape.numel():
+            raise ConfigError(f"{path}: has {whole.numel()} elements, expected {shape.numel()}, of {list(shape)}")
+        return whole.reshape(-1)[begin:end].clone()
+
+    def state_of(self, name, like):
+        files = {file[:-3] for file in os.listdir(os.path.join(self.zero, name)) if file.endswith(".pt")} - {"fp32"}
+        found = {key: self._own_rows(name, like, key) for key in sorted(files - {"step"})}
+        if "step" in files:
+            found["step"] = _own_scalar("step", _load_file(os.path.join(self.zero, name, "step.pt")))
+        for key, value in self.bases[0]["state"].get(self.flat_number(name), {}).items():  # of stage 3, without files
+            if key not in found and torch.is_tensor(value) and value.dim() > 0:
+                raise ConfigError(f"{os.path.join(self.zero, name)}: has no file {key}.pt, which this state of the "
+                                  "optimizer needs")
+            found.setdefault(key, _own_scalar(key, value))
+        return found
+
+
 def _own_scalar(key, value):
     if key == "step" and not torch.is_tensor(value):
         return torch.tensor(float(value))
@@ -417,15 +475,18 @@ def _own_scalar(key, value):
 def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_only):
     """As DeepSpeedEngine.load_checkpoint. Returns the path and the client's state."""
     _save_async.wait()
+    universal = engine.load_universal_checkpoint()
     if tag is None:
-        path = os.path.join(load_dir, "latest")
+        path = os.path.join(load_dir, "latest_universal" if universal else "latest")
         if not os.path.isfile(path):
+            if universal:
+                raise ValueError(f"{path}, which names the universal checkpoint, does not exist")
             logger.warning(f"Unable to find latest file at {path}: pass an explicit checkpoint tag, if there is one")
             return None, None
         with open(path) as file:
             tag = file.read().strip()
     _rows.fence()
-    saved = Saved(os.path.join(load_dir, str(tag)))
+    saved = (Universal if universal else Saved)(os.path.join(load_dir, str(tag)))
     _load_module(engine.module, saved, strict)
     if with_optimizer and engine.optimizer is not None:
         _load_optimizer(engine.optimizer, saved)
@@ -459,10 +520,11 @@ def _load_module(module, saved, strict):
             if name is None:
                 missing += known
                 continue
+            if saved.shape_of(name) != parameter.shape:
+                raise ConfigError(f"{saved.folder}: '{name}' has the shape {list(saved.shape_of(name))}, expected "
+                                  f"{list(parameter.shape)}")
             rows = _rows.own_elements(parameter)
             values = saved.read(name, *rows) if name in saved.values else saved.whole_rows(name, *rows)
-            if values.numel() != rows[1] - rows[0]:
-                raise ConfigError(f"{saved.folder}: '{name}' has another shape than {list(parameter.shape)}")
             parameter._local_tensor.view(-1).copy_(values)
         whole = module.state_dict(keep_vars=True)
         for name, value in whole.items():
@@ -487,11 +549,18 @@ def _load_optimizer(optimizer, saved):
     names = _names_of(optimizer, saved)
     _forget_states(optimizer)
     for group, other in zip(optimizer.param_groups, saved.bases[0]["param_groups"]):
-        for parameter in group["params"]:
-            state = saved.state_of(names[parameter], parameter) if parameter in names else {}
+        members = [each for each in group["params"] if each in names]
+        for parameter in members:
+            state = saved.state_of(names[parameter], parameter)
             if state:
                 optimizer.set_state(parameter, state)
+            expected = optimizer.state.get(members[0], {}).keys()
+            if state.keys() != expected:
+                raise ConfigError(f"{saved.folder}: has the states {sorted(state)} of '{names[parameter]}' for the "
+                                  f"optimizer, expected {sorted(expected)}, as of '{names[members[0]]}'")
         group.update({key: value for key, value in other.items() if key in group and key != "params"})
+    if optimizer.stage in (1, 2):
+        optimizer.clip_grad = saved.inner.get("clip_grad", optimizer.clip_grad)
     if optimizer.dtype is torch.float16:
         optimizer.loss_scaler = saved.inner["loss_scaler"]
         optimizer.dynamic_loss_scale = saved.inner["dynamic_loss_scale"]
@@ -511,7 +580,7 @@ def _names_of(optimizer, saved):
             if name is None:
                 if parameter.requires_grad and parameter.numel():
                     raise ConfigError(f"{saved.folder}: has no state of the optimizer for '{known[parameter][0]}'")
-            elif saved.flat_numbers[saved.values[name][3]] not in other["params"]:
+            elif saved.flat_number(name) not in other["params"]:
                 raise ConfigError(f"{saved.folder}: '{name}' is in another parameter group there than in this "
                                   "optimizer")
             else:

@@ -13,6 +13,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import types
 from unittest import mock
 
 if not all(map(importlib.util.find_spec, ("torch", "deepspeed"))):
@@ -28,6 +29,7 @@ if "RANK" in os.environ:
     import deepspeed
     import torch
     import torch.distributed as dist
+    from deepspeed.checkpoint import ds_to_universal
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
     from leave import leave
     from torch import nn
@@ -185,13 +187,15 @@ def dropped(trial):
 
 
 def from_beginning(trial):
-    """A trained engine loads a checkpoint from before the first step."""
+    """A trained engine loads a checkpoint from before the first step, in stages 1 and 2 with its limit of norms."""
     with tempfile.TemporaryDirectory() as own:
         paths = [own]
         dist.broadcast_object_list(paths)
         trial.engine.save_checkpoint(paths[0])
         trial.train(2)
+        trial.engine.optimizer.clip_grad /= 10
         trial.engine.load_checkpoint(paths[0])
+        trial.note(trial.engine.optimizer.clip_grad)
         trial.train(4)
         dist.barrier()
 
@@ -415,8 +419,52 @@ def load_rules(folder):
         trial.train(2, rare_from=0)
 
 
+# Stage, settings and engine that save what ds_to_universal converts.
+UNIVERSAL = ((1, ADAM, "theirs"), (2, ADAM | BF16, "ours"), (3, ADAM, "ours"))
+
+
+def save_universal(folder):
+    for stage, config, engine in UNIVERSAL:
+        trial = Trial({"theirs": THEIRS, "ours": OURS}[engine], stage, scalar=False, **config)
+        path = f"{folder}/universal/{stage}{engine}"
+        trial.train(4, rare_from=0)
+        trial.engine.save_checkpoint(path)
+        if dist.get_rank() == 0:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                ds_to_universal.main(types.SimpleNamespace(
+                    input_folder=f"{path}/global_step2", output_folder=f"{path}/converted", num_extract_workers=1,
+                    num_merge_workers=1, keep_temp_folder=False, strict=True, inject_missing_state=True))
+        if engine == "theirs":
+            trial = Trial(OURS, stage, scalar=False, **config)
+            trial.engine.load_checkpoint(path)
+        keep(trial, f"{path}/reference")
+
+
+def load_universal(folder):
+    """DeepSpeed's universal checkpoints, by both engines, and by ours in another stage."""
+    universal = {"checkpoint": {"load_universal": True}}
+    for stage, config, engine in UNIVERSAL:
+        path = f"{folder}/universal/{stage}{engine}"
+        trials = [Trial(kind, number, scalar=False, **config, **universal)
+                  for kind, number in ((THEIRS, stage), (OURS, stage), (OURS, 3 - stage))]
+        expected = torch.load(f"{path}/reference")
+        for trial in trials:
+            trial.engine.load_checkpoint(path)
+            if trial is not trials[0]:
+                found = contents(trial)
+                assert len(found) > 40 and found.keys() == expected.keys(), (stage, sorted(found), sorted(expected))
+                assert all(torch.equal(found[name], value) for name, value in expected.items()), (stage, engine)
+            trial.train(4, rare_from=0)
+        expect_equal(("universal", stage, engine), trials[1].found, trials[0].found, 1e-2 if "bf16" in config else 1e-5)
+
+
 def elsewhere(folder):
     """What two ranks have saved, this number of ranks loads."""
+    only = os.environ.get("ONLY", "")
+    if only in "universal":
+        load_universal(folder)
+    if only not in "rules":
+        return
     load_rules(folder)
     for stage, config in TRAVELS[1:]:
         for number, options in ((1, config), (2, config), ("nvme", config), ("nvme", on_disk(folder, stage, config))):
@@ -951,6 +999,8 @@ def cases(folder):
         nvme(folder)
     if only in "rules":
         save_rules(folder)
+    if only in "universal":
+        save_universal(folder)
     assert not failed
 
 
