@@ -13,6 +13,7 @@ import types
 
 import torch
 import torch.distributed as dist
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.fsdp import (BackwardPrefetch, CPUOffload, FullOptimStateDictConfig,
                                     FullStateDictConfig, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy,
                                     StateDictType)
@@ -390,7 +391,7 @@ class FullyShardedDataParallel(TorchClass):
         for parameter, names in self._names().items():
             for key in (prefix + name for name in names):
                 if key in state:
-                    state[key] = _rows.distributed(state[key], parameter)
+                    state[key] = _rows.distributed(_without_shards(key, state[key], parameter), parameter)
         for key in [key for key in state if key.startswith(prefix)]:
             state[prefix + FSDP_PREFIX + key[len(prefix):]] = state.pop(key)
 
@@ -441,7 +442,8 @@ class FullyShardedDataParallel(TorchClass):
                 raise ValueError(f"the state dict of the optimizer has '{name}', no parameter of this optimizer")
             return name if is_named_optimizer else numbers[parameter]
 
-        def value_of(value, parameter):
+        def value_of(name, value, parameter):
+            value = _without_shards(name, value, parameter)
             if not isinstance(value, torch.Tensor):
                 return value
             if not isinstance(parameter, DTensor) or value.dim() == 0:
@@ -449,13 +451,11 @@ class FullyShardedDataParallel(TorchClass):
             if isinstance(value, DTensor):
                 return value if value.placements == parameter.placements else \
                     _rows.distributed(_rows.whole_of(value), parameter)
-            if type(value).__name__ == "ShardedTensor":
-                raise NotSupportedError("a ShardedTensor in the state of an optimizer: load the files with torch DCP")
             return _rows.distributed(value, parameter)
 
         made = {key: value for key, value in optim_state_dict.items() if key not in ("state", "param_groups")}
         made["state"] = {key_of(name) if name in parameters else name: {
-            what: value_of(value, parameters.get(name)) for what, value in values.items()}
+            what: value_of(name, value, parameters.get(name)) for what, value in values.items()}
             if isinstance(values, dict) else values for name, values in optim_state_dict["state"].items()}
         if "param_groups" in optim_state_dict:
             made["param_groups"] = [{**copy.deepcopy(group), "params": sorted(key_of(name) for name in group["params"])}
@@ -545,6 +545,21 @@ def _check_step(optimizer, *_):
 
 
 register_optimizer_step_pre_hook(_check_step)
+
+
+def _without_shards(name, value, parameter):
+    """A DTensor in place of a ShardedTensor, which torch's wrappers without a device_mesh give to torch.save. Other
+    values as they are."""
+    if not isinstance(value, ShardedTensor):
+        return value
+    local, parts = _rows.local_of(parameter), [each for each in value.local_shards() if each.tensor.numel()]
+    first = _rows.own_elements(parameter)[0] // max(1, local[:1].numel()) if isinstance(parameter, DTensor) else 0
+    found = [(each.metadata.shard_offsets[0], list(each.tensor.shape)) for each in parts]
+    expected = [(first, list(local.shape))] if local.numel() else []
+    if value.size() != parameter.shape or found != expected:
+        raise InvalidArgumentError(f"'{name}' is a ShardedTensor of shape {list(value.size())} whose parts of this rank "
+                                   f"(first row, shape) are {found}, expected {list(parameter.shape)} and {expected}")
+    return _rows.of_rows(parts[0].tensor.clone() if parts else torch.empty_like(local), parameter)
 
 
 def _names_in(model):

@@ -27,13 +27,16 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import (CustomPolicy, ModuleWrapPolicy, always_wrap_policy, enable_wrap,
                                          lambda_auto_wrap_policy, size_based_auto_wrap_policy,
                                          transformer_auto_wrap_policy, wrap)
+from torch.distributed.tensor import DTensor
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 from leave import leave  # noqa: E402
 from run_ranks import run_ranks  # noqa: E402
 
 OURS = os.environ.get("ACC_ENGINE") == "acc"
-if not OURS:  # torch's FSDP reuses memory whose values it means to have copied to a CPU
+if OURS:
+    from acclaunch._library import InvalidArgumentError, NotSupportedError
+else:  # torch's FSDP reuses memory whose values it means to have copied to a CPU
     torch.Tensor.cpu = torch.Tensor.clone
 CPU = torch.device("cpu")
 
@@ -381,8 +384,9 @@ def save(folder, net, optimizer):
         if dist.get_rank() == 0:
             torch.save(found, f"{folder}/full.pt")
     with FSDP.state_dict_type(net, StateDictType.SHARDED_STATE_DICT):
-        dcp.save({"model": net.state_dict(), "optimizer": FSDP.optim_state_dict(net, optimizer)},
-                 checkpoint_id=f"{folder}/sharded")
+        found = {"model": net.state_dict(), "optimizer": FSDP.optim_state_dict(net, optimizer)}
+        dcp.save(found, checkpoint_id=f"{folder}/sharded")
+        torch.save(found, f"{folder}/{dist.get_rank()}.pt")
 
 
 def load(folder, how, net, optimizer):
@@ -392,12 +396,20 @@ def load(folder, how, net, optimizer):
         optimizer.load_state_dict(FSDP.optim_state_dict_to_load(net, optimizer, moments))
         return
     with FSDP.state_dict_type(net, StateDictType.SHARDED_STATE_DICT):
-        for each in optimizer.param_groups[0]["params"]:  # so that there are states
-            each.grad = torch.zeros_like(each)
-        optimizer.step()
-        optimizer.zero_grad()
-        state = {"model": net.state_dict(), "optimizer": FSDP.optim_state_dict(net, optimizer)}
-        dcp.load(state, checkpoint_id=f"{folder}/sharded")
+        if how == "sharded":
+            for each in optimizer.param_groups[0]["params"]:  # so that there are states
+                each.grad = torch.zeros_like(each)
+            optimizer.step()
+            optimizer.zero_grad()
+            state = {"model": net.state_dict(), "optimizer": FSDP.optim_state_dict(net, optimizer)}
+            dcp.load(state, checkpoint_id=f"{folder}/sharded")
+        else:
+            state = torch.load(f"{folder}/{dist.get_rank()}.pt", weights_only=False)
+            if OURS and not isinstance(state["model"]["head.weight"], DTensor):
+                torch.manual_seed(7)
+                other = Trial().sharded(nn.Linear(SIZE, WORDS + 9), auto_wrap_policy=None)
+                expect(InvalidArgumentError, "'weight' is a ShardedTensor of shape [13, 6] whose parts",
+                       lambda: other.load_state_dict({"weight": state["model"]["head.weight"]}))
         net.load_state_dict(state["model"])
         optimizer.load_state_dict(FSDP.optim_state_dict_to_load(net, optimizer, state["optimizer"]))
 
@@ -429,7 +441,8 @@ def travels(origin, folder):
         save(name, net, optimizer)
         generator = trial.generator.get_state()
         found[f"{use_orig_params} straight"] = end(trial, net, optimizer)
-        for how in ("full", "sharded"):
+        # Torch's loads DTensors only with a device_mesh.
+        for how in ("full", "sharded", "pickled")[:3 if OURS or origin.endswith("torch") else 2]:
             trial, net, optimizer = made()
             load(f"{origin}/{use_orig_params}", how, net, optimizer)
             trial.generator.set_state(generator)
@@ -437,17 +450,16 @@ def travels(origin, folder):
     return found
 
 
+def expect(error, text, function):
+    try:
+        function()
+    except error as found:
+        assert text in str(found), found
+    else:
+        raise AssertionError(f"nothing raised: {text}")
+
+
 def refused():
-    from acclaunch._library import InvalidArgumentError, NotSupportedError
-
-    def expect(error, text, function):
-        try:
-            function()
-        except error as found:
-            assert text in str(found), found
-        else:
-            raise AssertionError(f"nothing raised: {text}")
-
     def net(**keywords):
         return Trial(**keywords).sharded(Net(tied=False))
 
