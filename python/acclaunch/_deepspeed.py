@@ -29,9 +29,9 @@ from deepspeed.utils import get_z3_leaf_modules
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate
 
-from acclaunch import _deepspeed_files, _deepspeed_rules, _dtensor, _fsdp2, _local, _nvme, _rows
+from acclaunch import _deepspeed_files, _deepspeed_rules, _dtensor, _fsdp2, _local, _nvme, _rejoin, _rows
 from acclaunch._deepspeed_rules import DeepSpeedLamb, DeepSpeedLion
-from acclaunch._library import NotSupportedError, refuse, say
+from acclaunch._library import InvalidArgumentError, NotSupportedError, refuse, say
 from acclaunch._sharding import _candidates
 from acclaunch._units import places_in, put
 
@@ -351,6 +351,24 @@ class RowOptimizer(ZeROOptimizer):
         """DeepSpeed's: this rank's part, or in stage 0 the whole. Collective."""
         return _deepspeed_files.optimizer_state(self)
 
+    def state_in_memory(self):
+        """For snapshots: of this rank's rows. Not collective."""
+        state = self.optimizer.state_dict()
+        state["state"] = {key: dict(each) for key, each in state["state"].items()}  # of what a file has, copies
+        return {"optimizer": state, "loss_scaler": vars(self.loss_scaler)}
+
+    def load_state_in_memory(self, state):
+        groups, states = self.param_groups, self.optimizer.state
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, loaded in zip(groups, self.param_groups):
+            group.update(loaded)
+        self.param_groups = groups  # a schedule of the program may have them, and not the optimizer
+        if self.files is not None:
+            loaded, self.optimizer.state = self.optimizer.state, states
+            for each, own in loaded.items():
+                self.set_state(each, own)
+        vars(self.loss_scaler).update(state["loss_scaler"])
+
     def set_state(self, parameter, state):
         if self.files is None:
             self.state[parameter] = state
@@ -379,8 +397,8 @@ class Engine(DeepSpeedEngine):
     def __init__(self, args, model, *arguments, config_class=None, **keywords):
         if keywords.get("mpu") is not None or keywords.get("mesh_device") is not None:
             _refuse("deepspeed.initialize with mpu or mesh_param")
-        if "acclaunch._rejoin" in sys.modules:
-            _refuse("deepspeed.initialize with --rejoin")
+        if _rejoin.elastic() is not None:
+            _refuse("deepspeed.initialize with --elastic_replicas")
         device = deepspeed.get_accelerator().device_name()
         for what, is_given in _refused_of(config_class, device):
             if is_given:
@@ -669,11 +687,48 @@ class Engine(DeepSpeedEngine):
                                      load_optimizer_states and not load_module_only,
                                      load_lr_scheduler_states and not load_module_only, load_module_only)
 
+    _COUNTED = ("global_steps", "global_samples", "micro_steps", "skipped_steps", "_global_grad_norm")
+
+    def state_in_memory(self):
+        """For snapshots: what this rank has beside the tensors of the module. Raises InvalidArgumentError between the
+        micro-steps of a step."""
+        unit = _fsdp2.unit_of(self.module)
+        if unit.model.has_gradients or any(each.grad is not None for each in self.module.parameters()):
+            raise InvalidArgumentError("Snapshots.keep: the engine of DeepSpeed has gradients, which are no part of a "
+                                       "snapshot: call keep after the last micro-step of a step, and its step()")
+        return {"counted": [getattr(self, name) for name in self._COUNTED],
+                "optimizer": None if self.optimizer is None else self.optimizer.state_in_memory(),
+                "scheduler": None if self.lr_scheduler is None else self.lr_scheduler.state_dict()}
+
+    def load_state_in_memory(self, state):
+        """The tensors of the module are loaded. Collective."""
+        for name, value in zip(self._COUNTED, state["counted"]):
+            setattr(self, name, value)
+        if self.optimizer is not None:
+            self.optimizer.load_state_in_memory(state["optimizer"])
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.load_state_dict(state["scheduler"])
+        self.forget_whole()
+        self.publish_whole()
+
 
 for _name in ("offload_states", "reload_states", "load_module_state_dict", "load_moe_state_dict"):
     setattr(Engine, _name, _refusing(f"DeepSpeedEngine.{_name}"))
 
 _engines = weakref.WeakSet()
+
+
+def engine_of(parameters):
+    """The engine that trains one of these parameters; None if there is none."""
+    found = set(parameters)
+    return next((each for each in _engines if not each.has_successor
+                 and not found.isdisjoint(each.module.parameters())), None)
+
+
+def leave_groups():
+    """Drops DeepSpeed's own references to process groups, which have ended."""
+    deepspeed.comm.comm.cdb = None
+    deepspeed.utils.groups._release_process_group_references()
 
 
 # ---- deepspeed.zero ---------------------------------------------------------------------------------

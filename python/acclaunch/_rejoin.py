@@ -261,8 +261,8 @@ def _clear_caches():
 def _leave_groups():
     """Ends all groups of this process, also for ranks that wait for it, and drops what the package and Accelerate keep
     of them."""
-    runtime, process_group, sharded, flat, saves = (sys.modules.get(f"acclaunch.{name}") for name in (
-        "_runtime", "process_group", "_fsdp2", "_fsdp1", "_save_async"))
+    runtime, process_group, sharded, flat, engines, saves = (sys.modules.get(f"acclaunch.{name}") for name in (
+        "_runtime", "process_group", "_fsdp2", "_fsdp1", "_deepspeed", "_save_async"))
     for each in [made for each in runtime._runtimes if (made := each()) is not None] if runtime else ():
         with contextlib.suppress(Error):
             each.abort(f"rank {each.rank} gives up groups that have lost a rank")
@@ -276,6 +276,8 @@ def _leave_groups():
         sharded.forget()
     if flat is not None:
         flat._whole.clear()
+    if engines is not None:
+        engines.leave_groups()
     if saves is not None:
         saves.forget()
     state = sys.modules.get("accelerate.state")
@@ -338,6 +340,12 @@ def _meet_in_epoch(membership):
 
 
 membership = None  # of this process
+
+
+def elastic():
+    """The membership of a job whose ranks may be others when the program begins again (--elastic_replicas); else
+    None."""
+    return membership if membership is not None and membership.is_elastic else None
 
 
 def install():

@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError, say
 from acclaunch._parameters import aligned
+from acclaunch._rejoin import elastic
 from acclaunch._rows import local_of, of_all_ranks
 from acclaunch._runtime import from_bytes, to_bytes
 
@@ -38,16 +39,10 @@ _TENSOR = "acc.tensor"
 made = False  # True when the program has made Snapshots
 
 
-def _membership():
-    """That of a job whose ranks may be others when the program begins again (--elastic_replicas); else None."""
-    membership = getattr(sys.modules.get("acclaunch._rejoin"), "membership", None)
-    return membership if membership is not None and membership.is_elastic else None
-
-
 def _mesh_of(tensor):
     """What identifies the mesh and the placements of a DTensor; where the number of replicas may change, without it."""
     mesh = tensor.device_mesh
-    return [mesh.mesh.tolist() if _membership() is None else mesh.shape[-1], list(mesh.mesh_dim_names or ()),
+    return [mesh.mesh.tolist() if elastic() is None else mesh.shape[-1], list(mesh.mesh_dim_names or ()),
             [repr(each) for each in tensor.placements]]
 
 
@@ -141,6 +136,40 @@ class _ModuleState:
                 own.detach().copy_(found)
         for name, each in extra.items():
             each.set_extra_state(state["extra"][name])
+
+
+class _EngineState(_ModuleState):
+    """Of an engine of DeepSpeed (_deepspeed.Engine): its optimizer, schedule and counters too."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "engine": self.module.state_in_memory()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.module.load_state_in_memory(state["engine"])
+
+
+def _state_of(name, each, objects):
+    """What keeps and loads the state of one of the objects; None if that of an engine of DeepSpeed does."""
+    deepspeed = sys.modules.get("acclaunch._deepspeed")
+    if deepspeed is not None:
+        if isinstance(each, deepspeed.Engine):
+            return _EngineState(each)
+        groups = getattr(each, "param_groups", ())
+        engine = deepspeed.engine_of(each.parameters() if isinstance(each, torch.nn.Module) else
+                                     [one for group in groups for one in group["params"]])
+        if engine is not None:
+            if groups and any(engine is one for one in objects.values()):
+                return None
+            raise InvalidArgumentError(f"Snapshots: {name} is a part of an engine of DeepSpeed: name the engine, "
+                                       "which has further state")
+    if any(cls.__name__ in ("DeepSpeedEngine", "ZeROOptimizer") for cls in type(each).__mro__):
+        raise NotSupportedError(f"Snapshots: {name} is a {type(each).__name__} of DeepSpeed, whose state is kept in "
+                                "memory only with --engine acc: save_checkpoint writes it")
+    if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+        raise InvalidArgumentError(f"Snapshots: {name} is a {type(each).__name__}, which has no state_dict and "
+                                   "load_state_dict")
+    return _ModuleState(each) if isinstance(each, torch.nn.Module) else each
 
 
 class _RandomState:
@@ -313,15 +342,12 @@ class Snapshots:
         self.random = _RandomState()
         self.objects = {"acc.random": self.random}
         for name, each in objects.items():
-            if any(cls.__name__ in ("DeepSpeedEngine", "ZeROOptimizer") for cls in type(each).__mro__):
-                raise NotSupportedError(f"Snapshots: {name} is a {type(each).__name__} of DeepSpeed, whose state is "
-                                        "not kept in memory in this version: save_checkpoint writes it")
-            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
-                raise InvalidArgumentError(f"Snapshots: {name} is a {type(each).__name__}, which has no state_dict and "
-                                           "load_state_dict")
-            self.objects[name] = _ModuleState(each) if isinstance(each, torch.nn.Module) else each
-        if any(each.requires_grad for each in self._parameters()) and not any(
-                hasattr(each, "param_groups") for each in objects.values()):
+            state = _state_of(name, each, objects)
+            if state is not None:
+                self.objects[name] = state
+        if any(each.requires_grad for state in self.objects.values() if type(state) is _ModuleState
+               for each in state.module.parameters()) and not any(
+                   hasattr(each, "param_groups") for each in self.objects.values()):
             raise InvalidArgumentError("Snapshots: there is a module that is trained, and no optimizer: name it too, "
                                        "since its state is part of the training")
         is_group = dist.is_available() and dist.is_initialized()
@@ -331,7 +357,7 @@ class Snapshots:
                                        "CheckpointSeries.keep_in_memory)")
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
         self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
-        self.membership = _membership()
+        self.membership = elastic()
         # The ranks of a machine, if all machines have as many: the next one has copies of their snapshots. Of replicas
         # each machine has the same.
         self.each_machine = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)

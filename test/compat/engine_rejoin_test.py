@@ -28,7 +28,25 @@ CASES = {
     "fsdp2": ([], [(1, 0, "forward"), (0, 2, "backward"), (1, None, "begin 3"), (1, 3, "step"), (0, 4, "between"),
                    (1, 5, "snapshot")]),
     "accelerate": ([*SECTION, "--save_async"], [(1, 1, "forward"), (0, 3, "snapshot"), (1, 5, "metrics")]),
+    "deepspeed": (["--save_async"], [(1, "1 of 3", "forward"), (0, "2 of 2", "backward"), (1, "3 of 1", "step"),
+                                     (0, "4 of 3", "micro-step"), (1, 6, "snapshot")]),
+    "accelerate, deepspeed": (["--use_deepspeed", "--zero_stage", "2", "--gradient_accumulation_steps", "2",
+                               "--save_async"], [(1, 2, "forward"), (0, 4, "snapshot")]),
 }
+if importlib.util.find_spec("deepspeed") is None:
+    CASES = {name: case for name, case in CASES.items() if "deepspeed" not in name}
+# Sections of DeepSpeed engines that are trained in turn.
+ADAM = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}}
+ENGINES = [
+    {"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}, "optimizer": ADAM, "gradient_clipping": 1.0,
+     "gradient_accumulation_steps": 2,
+     "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 2, "total_num_steps": STEPS}}},
+    # The scale overflows in some of the steps.
+    {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+     "fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 2}},
+    {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp"}},
+     "optimizer": ADAM},
+]
 
 
 class Killer:
@@ -157,7 +175,8 @@ def train_accelerate(folder, killer):
     for batch in accelerator.skip_first_batches(loader, 2 * made):
         killer.steps = made
         with accelerator.accumulate(net):
-            loss = net.eval()(batch)
+            net.eval()
+            loss = net(batch)
             accelerator.backward(loss)
             optimizer.step()
             scheduler.step()
@@ -173,6 +192,61 @@ def train_accelerate(folder, killer):
     accelerator.wait_for_everyone()
 
 
+def refused(error, text, function):
+    try:
+        function()
+    except error as found:
+        assert text in str(found), found
+    else:
+        raise AssertionError(f"no {error.__name__}: {text}")
+
+
+def train_deepspeed(folder, killer):
+    """Engines in each stage and precision, accumulated gradients, and every kind of schedule and optimizer."""
+    import deepspeed
+    import torch
+    import torch.distributed as dist
+    from deepspeed.ops.adam import FusedAdam
+
+    from acclaunch._library import InvalidArgumentError
+
+    deepspeed.utils.logger.setLevel("ERROR")
+    engines, rank = [], int(os.environ["RANK"])
+    for number, section in enumerate(ENGINES, 1):
+        net, samples = net_of(killer)
+        if number < 3:  # in 16 bits
+            net.norm = torch.nn.LayerNorm(SIZE)
+        own = FusedAdam(net.parameters(), lr=1e-2) if "optimizer" not in section else None
+        scheduler = torch.optim.lr_scheduler.StepLR(own, 2) if own is not None else None
+        engine, optimizer, _, scheduler = deepspeed.initialize(
+            model=net, model_parameters=net.parameters(), optimizer=own, lr_scheduler=scheduler,
+            config={"train_micro_batch_size_per_gpu": 4, **section})
+        if number == 1:
+            optimizer.optimizer.register_step_post_hook(lambda *_: killer.at("step"))
+        engines.append(engine)
+    snapshots = snapshots_of(killer, **{f"engine {number}": each for number, each in enumerate(engines, 1)},
+                             optimizer=optimizer)
+    refused(InvalidArgumentError, "name the engine", lambda: snapshots_of(killer, net=net, optimizer=optimizer))
+    torch.manual_seed(11 + rank)
+    made = snapshots.resume()
+    while made < STEPS:
+        for number, engine in enumerate(engines, 1):
+            killer.steps = f"{made} of {number}"
+            for micro in range(engine.gradient_accumulation_steps()):
+                begin = 8 * (made % 6) + 4 * rank
+                loss = engine(samples[begin:begin + 4])
+                engine.backward(loss)
+                refused(InvalidArgumentError, "has gradients", engine.state_in_memory)
+                engine.step()
+                killer.at("micro-step")
+                note(folder, "losses", rank, f"{made}.{number}.{micro} {loss.item().hex()} {engine.get_lr()} "
+                     f"{engine.optimizer.cur_scale if number == 2 else 1} {engine.get_global_grad_norm()} {engine.global_steps}")
+        made = killer.steps = made + 1
+        snapshots.keep(made)
+        engines[0].save_checkpoint(folder / "saved", f"state {made}")
+    dist.barrier()
+
+
 def worker(folder, case, disturbed):
     import torch
 
@@ -181,7 +255,8 @@ def worker(folder, case, disturbed):
     killer = Killer(folder, rank, CASES[case][1] if disturbed else [])
     note(folder, "pids", rank, os.getpid())
     killer.at(f"begin {len((folder / f'pids of {rank}').read_text().split())}")
-    (train_fsdp2 if case == "fsdp2" else train_accelerate)(folder, killer)
+    train = {"fsdp2": train_fsdp2, "deepspeed": train_deepspeed}.get(case, train_accelerate)
+    train(folder, killer)
 
 
 def losses(folder, rank):
@@ -197,7 +272,7 @@ def run(folder, case, *flags, disturbed=""):
     acclaunch, package = sys.argv[1:3]
     folder.mkdir()
     job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2",
-                          *preload(*ENGINE_MODULES, "accelerate"), *CASES[case][0], *flags,
+                          *preload(*ENGINE_MODULES, "deepspeed" if "deepspeed" in case else "accelerate"), *CASES[case][0], *flags,
                           os.path.abspath(__file__), folder, case, disturbed],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)
@@ -216,7 +291,7 @@ def check(folder, case):
         assert len(set(pids)) == 1 + sum(killed == rank for killed, _, _ in kills), (case, rank, pids, said)
         assert losses(found, rank) == losses(expected, rank), (case, rank, losses(found, rank), losses(expected, rank))
     assert "starting all" not in said, said
-    assert case != "accelerate" or (found / f"state {STEPS}").is_dir(), said
+    assert case == "fsdp2" or any(found.glob(f"**/state {STEPS}")), said
     print(case, *[line for line in said.splitlines() if "in memory" in line], sep="\n", flush=True)
 
 
