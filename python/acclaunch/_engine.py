@@ -168,6 +168,8 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
               "bitsandbytes.optim.optimizer": _serve_bitsandbytes, "deepspeed": _serve_deepspeed,
               "accelerate.state": _serve_accelerate, "accelerate.utils.dataclasses": _serve_plugins,
               "accelerate.accelerator": _serve_saves,
+              "transformers.trainer_utils": _save_async.serve_trainer_utils,
+              "transformers.trainer": _save_async.serve_trainer,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft}
 
 

@@ -7,21 +7,22 @@ import contextlib
 import functools
 import glob
 import os
+import re
 import shutil
 import sys
 import threading
+import time
 
 import torch
 import torch.distributed as dist
 
-from acclaunch._library import say
+from acclaunch._library import CollectiveError, say
 
 _NICENESS = 15  # as that of the runtime's own thread
 _saving = None  # the Save whose files are made now
 _in_flight = None  # the Save that a thread writes
 _made = 0  # number of Saves, equal on all ranks
 was_used = False
-_at_once = False  # in a save into a folder that has files
 
 
 def is_on():
@@ -37,12 +38,13 @@ class Save:
     """Files in memory of a folder, and what happens when they have been written. name: of the checkpoint, for
     messages."""
 
-    def __init__(self, name, folder, number):
+    def __init__(self, name, folder, number, is_beside):
         self.name, self.folder, self.number = name, os.path.abspath(folder), number
+        self.is_beside = is_beside  # the training, so that files are made in memory
         self.files = {}  # by path: a descriptor
-        self.commits, self.folders = [], []  # of at_end
-        self.hidden = None  # the name that the folder has until then
-        self.done, self.mistake = threading.Event(), ""
+        self.commits = {}  # of at_end, by folder
+        self.hides, self.hidden = False, None  # another name that the folder has until then
+        self.done, self.mistake, self.error = threading.Event(), "", None
         # Kept, since the program may destroy its process group before the end.
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.store = dist.distributed_c10d._get_default_store() if self.ranks > 1 else None
@@ -52,6 +54,15 @@ class Save:
     def takes(self, path):
         """True for a file of the folder; others are the program's own."""
         return _is_in(os.path.abspath(path), self.folder)
+
+    @contextlib.contextmanager
+    def noting(self):
+        """A context in which a file is made. If that fails, this rank goes on to the end of the save, since the others
+        wait for it in collectives, and all learn of it there."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001: whatever it is
+            self.error = self.error or error
 
     @contextlib.contextmanager
     def open(self, path):
@@ -80,32 +91,54 @@ class Save:
             return os.path.join(self.hidden, os.path.relpath(path, self.folder))
         return path
 
-    def hide(self):
-        """Gives the folder, which was made in this save, another name until all ranks have written. Collective."""
+    def _hide(self):
+        """Gives the folder, which was made in this save, another name until all ranks have written."""
         hidden = _hidden_name(self.folder)
-        _barrier()
         if _leads():
             with contextlib.suppress(FileNotFoundError):  # that of another machine has, in a folder that both see
                 os.rename(self.folder, hidden)
-            self.folders.append(hidden)
-        _barrier()
+            self.at_end(bool, hidden)
         self.hidden = hidden
 
     # ---- writing
 
     def at_end(self, commit, folder):
         """commit: called when all ranks have written. folder: removed if one cannot."""
-        self.commits.append(commit)
-        self.folders.append(folder)
+        self.commits[folder] = commit
 
     def commit(self):
-        for commit in self.commits:
+        for commit in self.commits.values():
             commit()
+
+    def end(self):
+        """At the end of the program's part. Without files in memory raises if the save has failed: the error of this
+        rank, or CollectiveError for that of another one."""
+        self.agree("made", self._named(self.error))
+        if not self.mistake:
+            if not self.is_beside:
+                self.agree("named", self._tried(self.commit))
+            elif self.hides:
+                self.agree("hidden", self._tried(self._hide))
+        if self.mistake and not self.is_beside:
+            raise self.error or CollectiveError(f"{self.name} was not saved: {self.mistake}")
+
+    def give_up(self, error):
+        """The program's part has raised this error, perhaps without collectives in which others wait: tells them, and
+        does not wait."""
+        self.drop()
+        with contextlib.suppress(Exception):
+            self._tell("made", self._named(error))
+            self._remove()
+            self._tell("removed", self._named(error))
 
     def _show(self):
         """After the commits of all ranks, which are in the hidden folder."""
         if self.hidden is not None and _leads():
             _show(self.folder, self.hidden)
+
+    def _remove(self):
+        for folder in self.commits if self.is_beside else ():
+            shutil.rmtree(self.place(folder), ignore_errors=True)
 
     def run(self):
         """In the thread."""
@@ -113,11 +146,10 @@ class Save:
         try:
             for moment, function in (("written", self._write), ("named", self.commit), ("shown", self._show)):
                 if not self.mistake:
-                    self._agree(moment, self._tried(function))
+                    self.agree(moment, self._tried(function))
             if self.mistake:
-                for folder in self.folders:
-                    shutil.rmtree(self.place(folder), ignore_errors=True)
-                self._agree("removed", self.mistake)
+                self._remove()
+                self.agree("removed", self.mistake)
         except Exception as error:  # noqa: BLE001: of the store, whose host may have ended
             self.mistake = self.mistake or f"the ranks could not agree that it is complete: {error}"
         self.drop()
@@ -127,8 +159,11 @@ class Save:
         try:
             function()
         except Exception as error:  # noqa: BLE001: never ends the training
-            return f"rank {self.rank}: {error}"
+            return self._named(error)
         return ""
+
+    def _named(self, error):
+        return "" if error is None else f"rank {self.rank}: {error or type(error).__name__}"
 
     def _write(self):
         for path, memory in [*self.files.items()]:
@@ -139,20 +174,29 @@ class Save:
                 os.fsync(file.fileno())
             self.remove(path)
 
-    def _agree(self, moment, mistake):
-        """Waits until all ranks have called it; `self.mistake` is one of theirs then. The ranks meet in the job's
-        store, since only one thread may issue collectives."""
-        if self.ranks == 1:
-            self.mistake = mistake
-            return
+    def _tell(self, moment, mistake):
+        """Returns what of the job's store is about the moment."""
+        if self.store is None:
+            return None
         store = dist.PrefixStore(f"acc/save_async/{self.number}/{moment}", self.store)
         if mistake:
             store.set("mistake", mistake)
         store.add("ranks", 1)
-        pause = threading.Event()
+        return store
+
+    def agree(self, moment, mistake):
+        """Waits until all ranks have called it, or one has failed to make its files; `self.mistake` is one of theirs
+        then. The ranks meet in the job's store, since only one thread may issue collectives, and a rank that fails may
+        have left some out."""
+        self.mistake = mistake
+        store = self._tell(moment, mistake)
+        if store is None:
+            return
+        pause = 0.0005
         # A wait in the store would keep the program's other calls of it waiting.
-        while store.add("ranks", 0) < self.ranks:
-            pause.wait(0.02)
+        while store.add("ranks", 0) < self.ranks and not (moment == "made" and store.check(["mistake"])):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
         if store.check(["mistake"]):
             self.mistake = store.get("mistake").decode()
 
@@ -182,37 +226,35 @@ def _show(folder, hidden):
 
 
 @contextlib.contextmanager
-def saving(name, folder):
-    """A context in which a checkpoint is made. With save_async the files that torch.save, safetensors and torch DCP
-    write to the folder in it are made in memory, and a thread begins to write them at its end; one save at a time:
-    waits for the one before. Yields the Save; in a context within another one that of the other. Collective."""
+def saving(name, folder, at_once=False):
+    """A context in which a checkpoint is made, after the save in flight. With save_async, and not `at_once`, the files
+    that torch.save, safetensors and torch DCP write to the folder in it are made in memory, and a thread begins to
+    write them at its end. Yields the Save; in a context within another one that of the other. A file that cannot be
+    made, and an error of the program, fail the save on all ranks. Collective."""
     global _saving, _in_flight, _made, was_used
     if _saving is not None:
         yield _saving
         return
-    if not is_on() or _at_once:
-        save = Save(name, folder, 0)
-        yield save
-        save.commit()
-        _barrier()
-        return
     wait()
-    _made, was_used = _made + 1, True
-    save = _saving = Save(name, folder, _made)
+    _made, was_used = _made + 1, was_used or is_on()
+    save = _saving = Save(name, folder, _made, is_on() and not at_once)
     try:
-        with _in_memory(save):
+        with _writing(save):
             yield save
-    except BaseException:
-        save.drop()
+    except BaseException as error:
+        save.give_up(error)
         raise
     finally:
         _saving = None
-    _in_flight = save
-    threading.Thread(target=save.run, name="acc save_async", daemon=True).start()
+    save.end()
+    if save.is_beside:
+        _in_flight = save
+        threading.Thread(target=save.run, name="acc save_async", daemon=True).start()
 
 
 @contextlib.contextmanager
-def _in_memory(save):
+def _writing(save):
+    """A context in which files of the Save are made by its functions."""
     from torch.distributed.checkpoint.filesystem import FileSystem as system
     torch_save = torch.save
     accelerate = sys.modules.get("accelerate.utils.other")
@@ -220,15 +262,22 @@ def _in_memory(save):
     def save_object(obj, f, *arguments, **keywords):
         if not isinstance(f, (str, os.PathLike)) or not save.takes(f):
             return torch_save(obj, f, *arguments, **keywords)
-        with save.open(f) as file:
-            return torch_save(obj, file, *arguments, **keywords)
+        with save.noting():
+            if not save.is_beside:
+                return torch_save(obj, f, *arguments, **keywords)
+            with save.open(f) as file:
+                return torch_save(obj, file, *arguments, **keywords)
 
     def save_tensors(tensors, filename, metadata=None):
+        written = originals[accelerate, "safe_save_file"]
         if not save.takes(filename):
-            return originals[accelerate, "safe_save_file"](tensors, filename, metadata)
+            return written(tensors, filename, metadata)
         from safetensors.torch import save as to_bytes
-        with save.open(filename) as file:
-            file.write(to_bytes(tensors, metadata))
+        with save.noting():
+            if not save.is_beside:
+                return written(tensors, filename, metadata)
+            with save.open(filename) as file:
+                file.write(to_bytes(tensors, metadata))
 
     @contextlib.contextmanager
     def create_stream(self, path, mode):
@@ -250,8 +299,10 @@ def _in_memory(save):
         path = os.path.abspath(path)
         return save.remove(path) if path in save.files else originals[system, "rm_file"](self, path)
 
-    replaced = {(torch, "save"): save_object, (system, "create_stream"): create_stream, (system, "rename"): rename,
-                (system, "exists"): exists, (system, "rm_file"): rm_file}
+    replaced = {(torch, "save"): save_object}
+    if save.is_beside:  # else torch DCP itself tells all ranks of a mistake
+        replaced |= {(system, "create_stream"): create_stream, (system, "rename"): rename, (system, "exists"): exists,
+                     (system, "rm_file"): rm_file}
     if accelerate is not None:
         replaced[accelerate, "safe_save_file"] = save_tensors
     originals = {(owner, name): getattr(owner, name) for owner, name in replaced}
@@ -307,28 +358,19 @@ def serve_accelerate(module):
 
     @functools.wraps(save)
     def save_state(self, output_dir=None, *arguments, **keywords):
-        if not is_on():
-            return save(self, output_dir, *arguments, **keywords)
         folder, automatic = output_dir, self.project_configuration.automatic_checkpoint_naming
         if automatic:
             folder = os.path.join(self.project_dir, "checkpoints", f"checkpoint_{self.save_iteration}")
         wait()
-        if any(of_all_ranks(os.path.isdir(folder) and bool(os.listdir(folder)))):
-            global _at_once, was_used
-            _at_once = was_used = True
-            try:
-                return save(self, output_dir, *arguments, **keywords)
-            finally:
-                _at_once = False
-        if _leads():
+        at_once = not is_on() or any(of_all_ranks(os.path.isdir(folder) and bool(os.listdir(folder))))
+        if not at_once and _leads():
             beside, name = os.path.split(os.path.abspath(folder))
             name = "checkpoint_*" if automatic else glob.escape(name)
             for each in glob.glob(_hidden_name(os.path.join(glob.escape(beside), name))):
                 shutil.rmtree(each, ignore_errors=True)  # of a job that was killed
-        with saving(str(folder), folder) as begun:
-            result = save(self, output_dir, *arguments, **keywords)
-            begun.hide()
-        return result
+        with saving(str(folder), folder, at_once) as begun:
+            begun.hides = not at_once
+            return save(self, output_dir, *arguments, **keywords)
 
     @functools.wraps(load)
     def load_state(*arguments, **keywords):
@@ -336,3 +378,76 @@ def serve_accelerate(module):
         return load(*arguments, **keywords)
 
     module.Accelerator.save_state, module.Accelerator.load_state = save_state, load_state
+
+
+# ---- transformers
+
+_MARK = ".acc-unfinished"  # a file in a checkpoint of Trainer: not all ranks have written their files
+
+
+def serve_trainer_utils(module):
+    """module: transformers.trainer_utils."""
+    def get_last_checkpoint(folder):
+        found = {int(match[1]): name for name in os.listdir(folder)
+                 if (match := re.fullmatch(r"checkpoint-(\d+)", name)) and os.path.isdir(os.path.join(folder, name))
+                 and not os.path.exists(os.path.join(folder, name, _MARK))}
+        return os.path.join(folder, found[max(found)]) if found else None
+
+    module.get_last_checkpoint = get_last_checkpoint
+
+
+def serve_trainer(module):
+    """module: transformers.trainer. Trainer's checkpoints are marked until all ranks have written, since one without
+    the files of a rank would be resumed without its random numbers. Older ones are removed afterwards."""
+    from acclaunch._rows import of_all_ranks
+    trainer = module.Trainer
+    save, train, load_best = trainer._save_checkpoint, trainer.train, trainer._load_best_model
+    rotating = (module, "rotate_checkpoints") if hasattr(module, "rotate_checkpoints") else (
+        trainer, "_rotate_checkpoints")
+
+    @functools.wraps(save)
+    def save_checkpoint(self, model, trial, *arguments, **keywords):
+        folder = os.path.join(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        mark, rotate, later = os.path.join(folder, _MARK), getattr(*rotating), []
+
+        def commit():
+            if self.args.should_save:
+                os.remove(mark)
+            for each, named in later:
+                rotate(*each, **named)
+
+        wait()
+        if self.args.should_save:
+            os.makedirs(folder, exist_ok=True)
+            open(mark, "w").close()
+        _barrier()
+        setattr(*rotating, lambda *each, **named: later.append((each, named)))
+        try:
+            with saving(folder, folder) as begun:
+                save(self, model, trial, *arguments, **keywords)
+                begun.at_end(commit, folder)
+        finally:
+            setattr(*rotating, rotate)
+
+    @functools.wraps(train)
+    def train_from_one(self, resume_from_checkpoint=None, *arguments, **keywords):
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = module.get_last_checkpoint(self.args.output_dir) or True
+        # A rank may have looked before the mark of the last one was removed.
+        given = isinstance(resume_from_checkpoint, (str, os.PathLike))
+        names = set(of_all_ranks(os.path.basename(os.path.normpath(resume_from_checkpoint)) if given else ""))
+        steps = {int(match[1]): name for name in names if (match := re.fullmatch(r"checkpoint-(\d+)", name))}
+        if len(names) > 1 and steps:
+            resume_from_checkpoint = os.path.join(
+                os.path.dirname(os.path.normpath(resume_from_checkpoint)) if given else self.args.output_dir,
+                steps[max(steps)])
+        result = train(self, resume_from_checkpoint, *arguments, **keywords)
+        wait()
+        return result
+
+    @functools.wraps(load_best)
+    def load_best_model(self):
+        wait()
+        load_best(self)
+
+    trainer._save_checkpoint, trainer.train, trainer._load_best_model = save_checkpoint, train_from_one, load_best_model

@@ -33,8 +33,10 @@ CASES = {
     "accelerate, deepspeed": (["--use_deepspeed", "--zero_stage", "2", "--gradient_accumulation_steps", "2",
                                "--save_async"], [(1, 2, "forward"), (0, 4, "snapshot")]),
 }
-if importlib.util.find_spec("deepspeed") is None:
-    CASES = {name: case for name, case in CASES.items() if "deepspeed" not in name}
+CASES["transformers, deepspeed"] = ([], [(0, "deepspeed 3", "backward"), (1, "fsdp 4", "save")])
+for package in ("deepspeed", "transformers"):
+    if importlib.util.find_spec(package) is None:
+        CASES = {name: case for name, case in CASES.items() if package not in name}
 # Sections of DeepSpeed engines that are trained in turn.
 ADAM = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}}
 ENGINES = [
@@ -240,11 +242,67 @@ def train_deepspeed(folder, killer):
                 engine.step()
                 killer.at("micro-step")
                 note(folder, "losses", rank, f"{made}.{number}.{micro} {loss.item().hex()} {engine.get_lr()} "
-                     f"{engine.optimizer.cur_scale if number == 2 else 1} {engine.get_global_grad_norm()} {engine.global_steps}")
+                     f"{engine.optimizer.cur_scale} {engine.get_global_grad_norm()} {engine.global_steps}")
         made = killer.steps = made + 1
         snapshots.keep(made)
         engines[0].save_checkpoint(folder / "saved", f"state {made}")
     dist.barrier()
+
+
+def train_transformers(folder, killer):
+    """With Trainer's own checkpoints, of which it keeps one: by ZeRO 3, written beside the training, then by FSDP 2."""
+    import torch
+    import transformers
+    from accelerate.state import AcceleratorState, GradientState
+    from transformers.trainer_utils import get_last_checkpoint
+
+    rank = int(os.environ["RANK"])
+    transformers.logging.set_verbosity_error()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.samples = net_of(killer)
+            self.net.head = torch.nn.Linear(SIZE, WORDS)
+
+        def forward(self, input_ids, labels=None):
+            return {"loss": self.net(input_ids.view(-1))}
+
+    class Trainer(transformers.Trainer):
+        micro = 0
+
+        def training_step(self, *arguments, **keywords):
+            killer.steps = f"{section} {self.state.global_step}"
+            loss = super().training_step(*arguments, **keywords)
+            note(folder, "losses", rank, f"{section}.{self.state.global_step}.{self.micro} {loss.item().hex()} "
+                 f"{self._get_learning_rate()}")
+            self.micro = 1 - self.micro
+            return loss
+
+        def _save_rng_state(self, *arguments):
+            killer.steps = f"{section} {self.state.global_step}"
+            killer.at("save")
+            super()._save_rng_state(*arguments)
+
+    for section, settings in {
+            "deepspeed": {"deepspeed": {
+                "zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto",
+                "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}},
+            "fsdp": {"fsdp": "full_shard", "fsdp_config": {"version": 2, "cpu_ram_efficient_loading": False}}}.items():
+        os.environ["ACC_SAVE_ASYNC"] = str(section == "deepspeed").lower()
+        out = folder / section
+        out.mkdir(exist_ok=True)
+        model = Model()
+        samples = [{"input_ids": each.view(1), "labels": each.view(1)} for each in model.samples.repeat(2)]
+        trainer = Trainer(model=model, train_dataset=samples, args=transformers.TrainingArguments(
+            out, use_cpu=True, max_steps=STEPS, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+            save_steps=2, save_total_limit=1, logging_steps=3, report_to="none", disable_tqdm=True,
+            lr_scheduler_type="cosine", learning_rate=1e-2, **settings))
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(out))
+        assert [each.name for each in out.iterdir()] == [f"checkpoint-{STEPS}"], list(out.iterdir())
+        AcceleratorState._reset_state(True)
+        GradientState._reset_state()
+        os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
 
 
 def worker(folder, case, disturbed):
@@ -255,8 +313,8 @@ def worker(folder, case, disturbed):
     killer = Killer(folder, rank, CASES[case][1] if disturbed else [])
     note(folder, "pids", rank, os.getpid())
     killer.at(f"begin {len((folder / f'pids of {rank}').read_text().split())}")
-    train = {"fsdp2": train_fsdp2, "deepspeed": train_deepspeed}.get(case, train_accelerate)
-    train(folder, killer)
+    {"fsdp2": train_fsdp2, "deepspeed": train_deepspeed, "accelerate": train_accelerate,
+     "transformers": train_transformers}[case.partition(",")[0]](folder, killer)
 
 
 def losses(folder, rank):
@@ -271,9 +329,9 @@ def run(folder, case, *flags, disturbed=""):
     """Runs two ranks in a new folder. Returns it, and their output."""
     acclaunch, package = sys.argv[1:3]
     folder.mkdir()
-    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2",
-                          *preload(*ENGINE_MODULES, "deepspeed" if "deepspeed" in case else "accelerate"), *CASES[case][0], *flags,
-                          os.path.abspath(__file__), folder, case, disturbed],
+    modules = [*ENGINE_MODULES, "accelerate", *["deepspeed"] * ("deepspeed" in case)]
+    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", *preload(*modules),
+                          *CASES[case][0], *flags, os.path.abspath(__file__), folder, case, disturbed],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr
@@ -284,14 +342,15 @@ def check(folder, case):
     kills = CASES[case][1]
     expected, _ = run(folder / f"{case} undisturbed", case)
     found, said = run(folder / f"{case} disturbed", case, "--rejoin", "--max_restarts", str(len(kills)),
-                      "--memory_checkpoint_every", "1", "--shutdown_timeout", "900", disturbed="1")
+                      "--memory_checkpoint_every", "0" if "transformers" in case else "1", "--shutdown_timeout", "900",
+                      disturbed="1")
     for rank in range(2):
         # Each process of a rank but the last was killed, and every other time the program began again in it.
         pids = (found / f"pids of {rank}").read_text().split()
         assert len(set(pids)) == 1 + sum(killed == rank for killed, _, _ in kills), (case, rank, pids, said)
         assert losses(found, rank) == losses(expected, rank), (case, rank, losses(found, rank), losses(expected, rank))
     assert "starting all" not in said, said
-    assert case == "fsdp2" or any(found.glob(f"**/state {STEPS}")), said
+    assert case == "fsdp2" or any(found.glob(f"**/*[ -]{STEPS}")), said
     print(case, *[line for line in said.splitlines() if "in memory" in line], sep="\n", flush=True)
 
 

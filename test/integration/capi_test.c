@@ -477,6 +477,7 @@ static void expect_membership(void) {
   }
   EXPECT_OK(acc_membership_open(page, &membership));
   EXPECT(acc_membership_enter(membership, 0, NULL) == ACC_INVALID_ARGUMENT); /* and enters none */
+  EXPECT(acc_membership_state(membership, 0, &state) == ACC_INVALID_ARGUMENT);
   EXPECT_OK(acc_membership_enter(membership, 0, &meeting));
   EXPECT(meeting.num_machines == 0);
   EXPECT_OK(acc_membership_state(membership, 0, &state));

@@ -239,10 +239,11 @@ ACC_API void acc_membership_free(acc_membership* membership) ACC_NOEXCEPT;
 ACC_API acc_status acc_membership_enter(acc_membership* membership, int64_t timeout_ms,
                                         acc_meeting* meeting) ACC_NOEXCEPT;
 /* Gives the acc_epoch_state of the epoch that was entered last. timeout_ms: how long to wait while
- * it goes on. */
+ * it goes on. ACC_INVALID_ARGUMENT: none was entered. */
 ACC_API acc_status acc_membership_state(acc_membership* membership, int64_t timeout_ms,
                                         int32_t* state) ACC_NOEXCEPT;
-/* Tells the launcher that this worker has met the others in the epoch. local_rank: LOCAL_RANK. */
+/* Tells the launcher that this worker has met the others in that epoch. local_rank: LOCAL_RANK.
+ * ACC_INVALID_ARGUMENT: none was entered. */
 ACC_API acc_status acc_membership_joined(acc_membership* membership,
                                          int32_t local_rank) ACC_NOEXCEPT;
 

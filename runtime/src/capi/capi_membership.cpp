@@ -8,9 +8,13 @@
 #include <limits>
 #include <utility>
 
+namespace {
+constexpr std::uint32_t kNoEpoch = std::numeric_limits<std::uint32_t>::max();
+}  // namespace
+
 struct acc_membership {
   acc::MembershipPage page;
-  std::uint32_t epoch = std::numeric_limits<std::uint32_t>::max();  ///< before the first: no epoch
+  std::uint32_t epoch = kNoEpoch;  ///< that was entered last
   acc::MembershipPage::Meeting meeting = {};
   acc::OwnProcess owner = {};
 };
@@ -32,6 +36,16 @@ void enter(acc_membership& membership, milliseconds timeout) {
       return;
     }
   }
+}
+
+/// A membership that has entered an epoch.
+acc_membership& entered(acc_membership* membership) {
+  acc_membership& own = required(membership, "membership");
+  if (own.epoch == kNoEpoch) {
+    throw acc::Error(acc::Errc::invalid_argument,
+                     "no epoch was entered yet: call acc_membership_enter before");
+  }
+  return own;
 }
 
 acc_epoch_state state_of(const acc_membership& membership, milliseconds timeout) {
@@ -86,15 +100,13 @@ acc_status acc_membership_enter(acc_membership* membership, int64_t timeout_ms,
 
 acc_status acc_membership_state(acc_membership* membership, int64_t timeout_ms,
                                 int32_t* state) noexcept {
-  return guarded([&] {
-    required(state, "state") =
-        state_of(required(membership, "membership"), milliseconds(timeout_ms));
-  });
+  return guarded(
+      [&] { required(state, "state") = state_of(entered(membership), milliseconds(timeout_ms)); });
 }
 
 acc_status acc_membership_joined(acc_membership* membership, int32_t local_rank) noexcept {
   return guarded([&] {
-    acc_membership& own = required(membership, "membership");
+    acc_membership& own = entered(membership);
     own.page.joined(local_rank, own.epoch);
   });
 }
