@@ -404,7 +404,8 @@ class Engine(DeepSpeedEngine):
             if is_given:
                 _refuse(f"deepspeed.initialize: {what}")
         super().__init__(args, model, *arguments, config_class=config_class, **keywords)
-        self.replaced = None  # the whole parameters, which nothing needs any more
+        _rows.replace(whole for whole, rows in self.replaced.items() if whole is not rows)
+        self.replaced = None
         _engines.add(self)
         _fsdp2.unit_of(self.module)  # else a part that is called first would become the root
         self.publish_whole()
@@ -752,7 +753,7 @@ class GatheredParameters(contextlib.AbstractContextManager):
     that of generate(), computes with the copies."""
 
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
-        given = [params] if isinstance(params, torch.Tensor) else list(params)
+        given = list(map(_rows.current, [params] if isinstance(params, torch.Tensor) else params))
         self.parameters = list(dict.fromkeys(given)) if enabled else []
         self.modifier_rank = modifier_rank
         self.whole = {}
@@ -855,6 +856,11 @@ def _safe_functions():
         yield f"safe_set_{scope}_grad", lambda param, value, put_in=put_in, of=gradient: put_in(of(param), value)
         yield f"safe_set_{scope}_optimizer_state", lambda param, value, optim_state_key, put_in=put_in: set_state(
             param, value, optim_state_key, put_in)
+
+
+def _of_current(function):
+    """A function of a parameter, for one from before deepspeed.initialize too."""
+    return lambda param, *arguments, **keywords: function(_rows.current(param), *arguments, **keywords)
 
 
 _write_gradient = DTensor.grad.fset
@@ -968,7 +974,7 @@ def serve(module):
     fragments = sys.modules["deepspeed.utils.tensor_fragment"]
     served = dict(_safe_functions())
     for name in [name for name in vars(fragments) if name.startswith("safe_")]:
-        function = served.get(name) or _refusing(f"deepspeed.utils.{name}")
+        function = _of_current(served[name]) if name in served else _refusing(f"deepspeed.utils.{name}")
         setattr(fragments, name, function)
         if hasattr(module.utils, name):
             setattr(module.utils, name, function)

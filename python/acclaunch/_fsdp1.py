@@ -82,34 +82,6 @@ def _size_of_rows(inner, outer):
     return size
 
 
-# ---- parameters that a wrapper has replaced ---------------------------------------------------------
-
-
-class _Replaced(torch.nn.Parameter):
-    """A parameter that FullyShardedDataParallel has replaced, and that the program still has."""
-
-    @property
-    def grad(self):
-        raise InvalidArgumentError("grad of a parameter from before FullyShardedDataParallel, which has replaced it: "
-                                   "take the parameters of the wrapped module")
-
-    @grad.setter
-    def grad(self, value):
-        if value is not None:
-            self.grad  # noqa: B018: raises
-
-
-def _replace(successors):
-    """successors: by a parameter, the DTensor in its place. The optimizers that have been made of the parameters get
-    their successors, as torch's FSDP keeps the original objects."""
-    for optimizer in list(optimizers):
-        _rows.exchange(optimizer, successors)
-    for parameter in successors:
-        parameter.grad = None
-        parameter.data = parameter.data.new_empty(0)
-        parameter.__class__ = _Replaced
-
-
 class _Flat:
     """Stands for the flat parameter of torch's wrapper, for code that looks at its dtype and changes it
     (Accelerate)."""
@@ -244,7 +216,9 @@ class FullyShardedDataParallel(TorchClass):
                 _set_fsdp_flattened(new)
                 successors[old] = new
         _dtensor.whole_outside(successors.values())
-        _replace(successors)
+        for optimizer in list(optimizers):
+            _rows.exchange(optimizer, successors)
+        _rows.replace(successors)
         kept = {each for module in self._ignored_modules for each in module.buffers()}
         self._buffer_dtypes = {
             clean_tensor_name(name): each.dtype for name, each in self._fsdp_wrapped_module.named_buffers()

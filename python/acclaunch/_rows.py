@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._pytree import tree_map_only
 
 # ---- meshes --------------------------------------------------------------------------------------
 
@@ -203,3 +204,28 @@ def fence(numbers=models):
 def successor_of(parameter):
     """The parameter that has taken the place of this one when its module was sharded, and its name there."""
     return parameter.__dict__.get("_acc_successor", (None, None))
+
+
+class Replaced(torch.Tensor):
+    """A parameter from before the module was sharded, in a list of the program. What torch does with it, it does with
+    the parameter that has taken its place: FullyShardedDataParallel and DeepSpeed keep the objects."""
+
+    _is_param = True  # isinstance(…, torch.nn.Parameter)
+
+    @classmethod
+    def __torch_function__(cls, function, _, arguments=(), keywords=None):
+        arguments, keywords = tree_map_only(cls, current, (arguments, keywords or {}))
+        return function(*arguments, **keywords)
+
+
+def current(parameter):
+    """The parameter that has taken the place of one that is Replaced; any other value as it is."""
+    return successor_of(parameter)[0] if type(parameter) is Replaced else parameter
+
+
+def replace(parameters):
+    """Frees the values of whole parameters, whose modules have been sharded, and makes them Replaced."""
+    for each in parameters:
+        each.grad = None
+        each.data = each.data.new_empty(0)
+        each.__class__ = Replaced

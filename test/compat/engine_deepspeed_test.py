@@ -339,6 +339,23 @@ def penalised(trial):
         trial.note(loss, trial.engine.get_global_grad_norm())
 
 
+def with_list(net):
+    net.kept = [each for each in net.parameters() if each.requires_grad]
+    return {"model_parameters": net.parameters()}
+
+
+def kept(trial):
+    """A list of parameters from before: averages, and a penalty."""
+    averages = [each.detach().clone() for each in trial.net.kept]
+    for _ in range(4):
+        loss = trial.loss(rare=True) + 0.02 * sum(each.pow(2).sum() for each in trial.net.kept)
+        trial.engine.backward(loss)
+        trial.engine.step()
+        for average, each in zip(averages, trial.net.kept):
+            average.lerp_(each.detach(), 0.3)
+        trial.note(loss, *(each.sum() for each in averages))
+
+
 def compiled(trial):
     trial.engine.compile(backend="eager")
     trial.train()
@@ -357,7 +374,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("by parts", 3, by_parts, {**ADAM, "gradient_accumulation_steps": 1}, None, 1e-5),
             ("compiled", 1, compiled, ADAM, None, 1e-5), ("compiled", 3, compiled, {**ADAM, **BF16}, None, 1e-2),
             ("direct", 3, direct, ADAM, None, 1e-5), ("penalised", 1, penalised, ADAM, None, 1e-5),
-            ("penalised", 2, penalised, ADAM, None, 1e-5),
+            ("penalised", 2, penalised, ADAM, None, 1e-5), ("kept", 2, kept, ADAM, with_list, 1e-5),
             ("penalised", 1, penalised, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5),
             ("again", 0, again, ADAM, None, 1e-5), ("again", 2, again, {**ADAM, **BF16}, None, 1e-2),
             ("again", 1, again, ADAM, None, 1e-5), ("again", 3, again, ADAM, None, 1e-5),
