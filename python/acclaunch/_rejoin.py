@@ -14,6 +14,7 @@ import os
 import pathlib
 import runpy
 import socket
+import struct
 import sys
 import threading
 import time
@@ -49,6 +50,14 @@ def _sockets():
     return found
 
 
+def _connect_as_peers(address):
+    """Connects to Gloo, and closes, in place of all peers that are to connect: each first sends the number of the pair
+    (gloo/transport/tcp/listener.cc)."""
+    for number in range(int(os.environ["WORLD_SIZE"])):
+        with contextlib.suppress(OSError), socket.create_connection(address[:2], timeout=1) as peer:
+            peer.sendall(struct.pack("n", number))
+
+
 class _Connections:
     """The sockets of torch's process groups and stores in one epoch. Gloo waits for ever for a machine that has lost
     its power, and for a rank that waits for no one any more."""
@@ -70,12 +79,17 @@ class _Connections:
             self.before = None
 
     def end(self):
-        """Ends the waits of this process and of its peers. Called by another thread."""
+        """Ends the waits of this process and of its peers. Called by another thread, again and again, since Gloo tries
+        three times more to connect."""
         before, now = self.before, _sockets()
-        for descriptor, _ in now & self.known | (now - before if before is not None else set()):
+        opened = now - before if before is not None else set()
+        for descriptor, link in now & self.known | opened:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
                 if not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # an end of which aborts Gloo
                     each.shutdown(socket.SHUT_RDWR)
+                elif (descriptor, link) in opened - self.known:
+                    self.known.add((descriptor, link))
+                    _connect_as_peers(each.getsockname())
 
 
 class _Membership:
@@ -116,8 +130,9 @@ class _Membership:
             while meeting.epoch == epoch and (state := self._state(60_000, handle)) in (_GOES_ON, _ENDED):
                 time.sleep(0.2 if state == _ENDED else 0)
         library().membership_free(handle)
-        if state == _LOST:
+        while state == _LOST and self.connections is connections:
             connections.end()
+            time.sleep(0.1)
 
     def joined(self):
         library().membership_joined(self.handle, int(os.environ["LOCAL_RANK"]))

@@ -23,9 +23,11 @@ STEPS, WORDS, SIZE, SAMPLES = 8, 13, 8, 60
 SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP",
            "--fsdp_cpu_ram_efficient_loading", "false"]
 # By program: flags, and (rank, steps made, place) of each kill. Before the third begin of its program the rank is
-# awaited by the new process of the other one.
+# awaited by the new process of the other one. "connect 4": in its fourth begin the rank has told Gloo's address to the
+# others, and connects to none; which of two ranks waits for a connection is a matter of chance.
 CASES = {
-    "fsdp2": ([], [(1, 0, "forward"), (0, 2, "backward"), (1, None, "begin 3"), (1, 3, "step"), (0, 4, "between"),
+    "fsdp2": ([], [(1, 0, "forward"), (0, 2, "backward"), (1, None, "begin 3"), (1, None, "connect 4"),
+                   (1, None, "connect 5"), (1, None, "connect 6"), (1, 3, "step"), (0, 4, "between"),
                    (1, 5, "snapshot")]),
     "accelerate": ([*SECTION, "--save_async"], [(1, 1, "forward"), (0, 3, "snapshot"), (1, 5, "metrics")]),
     "deepspeed": (["--save_async"], [(1, "1 of 3", "forward"), (0, "2 of 2", "backward"), (1, "3 of 1", "step"),
@@ -305,6 +307,18 @@ def train_transformers(folder, killer):
         os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
 
 
+def give_address(killer, place):
+    """Is killed when torch has given the address of this rank's Gloo to the store."""
+    from acclaunch import _rejoin
+
+    def put(self, key, value):
+        self.store.set(key, value)
+        if key.endswith(f"/{killer.rank}"):
+            killer.at(place)
+
+    _rejoin._EpochStore.set = put
+
+
 def worker(folder, case, disturbed):
     import torch
 
@@ -312,7 +326,10 @@ def worker(folder, case, disturbed):
     folder, rank = pathlib.Path(folder), int(os.environ["RANK"])
     killer = Killer(folder, rank, CASES[case][1] if disturbed else [])
     note(folder, "pids", rank, os.getpid())
-    killer.at(f"begin {len((folder / f'pids of {rank}').read_text().split())}")
+    begun = len((folder / f"pids of {rank}").read_text().split())
+    killer.at(f"begin {begun}")
+    if disturbed:
+        give_address(killer, f"connect {begun}")
     {"fsdp2": train_fsdp2, "deepspeed": train_deepspeed, "accelerate": train_accelerate,
      "transformers": train_transformers}[case.partition(",")[0]](folder, killer)
 
