@@ -335,8 +335,14 @@ class Saved:
             raise ConfigError(f"{folder}: no DeepSpeed checkpoint, it has no file mp_rank_00_model_states.pt")
         self.models = [_load_file(path) for path in models or [self.model_path]]
         self.model = self.models[0]
+        if models:
+            self._check_ranks("model", len(models), self.model["dp_world_size"])
         self.values = {}  # by name of a parameter
         self._find_values(names)
+
+    def _check_ranks(self, kind, found, expected):
+        if found != expected:
+            raise ConfigError(f"{self.folder}: has {found} files *_{kind}_states.pt of ranks, expected {expected}")
 
     def _find_values(self, names):
         if "zero" in names:
@@ -346,6 +352,8 @@ class Saved:
             names, r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_?optim_states\.pt")]
         self.ranks = len(optimizers)
         self.inner = optimizers[0] if optimizers else None
+        if optimizers or self.by_parameter:
+            self._check_ranks("optim", len(optimizers), self.model["dp_world_size"])
         if optimizers:
             self._find_flats(optimizers)
 

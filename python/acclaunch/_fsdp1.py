@@ -524,15 +524,15 @@ register_optimizer_step_pre_hook(_check_step)
 def _without_shards(name, value, parameter):
     """A DTensor in place of a ShardedTensor, which torch's wrappers without a device_mesh give to torch.save. Other
     values as they are."""
-    if not isinstance(value, ShardedTensor):
+    if not isinstance(value, ShardedTensor) or not isinstance(parameter, DTensor):
         return value
     local, parts = _rows.local_of(parameter), [each for each in value.local_shards() if each.tensor.numel()]
-    first = _rows.own_elements(parameter)[0] // max(1, local[:1].numel()) if isinstance(parameter, DTensor) else 0
+    first = _rows.own_elements(parameter)[0] // max(1, local[:1].numel())
     found = [(each.metadata.shard_offsets[0], list(each.tensor.shape)) for each in parts]
     expected = [(first, list(local.shape))] if local.numel() else []
     if value.size() != parameter.shape or found != expected:
-        raise InvalidArgumentError(f"'{name}' is a ShardedTensor of shape {list(value.size())} whose parts of this rank "
-                                   f"(first row, shape) are {found}, expected {list(parameter.shape)} and {expected}")
+        raise InvalidArgumentError(f"'{name}' is a ShardedTensor of shape {list(value.size())}, of which this rank has "
+                                   f"{found} (first row, shape), expected {list(parameter.shape)} and {expected}")
     return _rows.of_rows(parts[0].tensor.clone() if parts else torch.empty_like(local), parameter)
 
 

@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import types
@@ -473,6 +474,12 @@ def load_universal(folder):
                 assert all(torch.equal(found[name], value) for name, value in expected.items()), (stage, engine)
             trial.train(4, rare_from=0)
         expect_equal(("universal", stage, engine), trials[1].found, trials[0].found, 1e-2 if "bf16" in config else 1e-5)
+        if dist.get_rank() == 0:  # all have read it: the last train() has collectives
+            os.remove(f"{path}/converted/zero/norm.weight/exp_avg.pt")
+        dist.barrier()
+        words = "has no file exp_avg.pt" if stage == 3 else "has the states ['exp_avg_sq', 'step'] of 'norm.weight'"
+        expect_refusal(lambda: trials[1].engine.load_checkpoint(path), words)  # noqa: B023
+    expect_refusal(lambda: trials[1].engine.load_checkpoint(path, "global_step2"), "is no universal checkpoint")
 
 
 def elsewhere(folder):
@@ -801,10 +808,10 @@ def configured(_):
             expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
 
 
-def expect_refusal(call, word):
+def expect_refusal(call, word, kinds=()):
     try:
         call()
-    except ConfigError as error:
+    except (ConfigError, *kinds) as error:
         assert word.lower() in str(error).lower(), error
     else:
         raise AssertionError(f"nothing refused: {word}")
@@ -813,6 +820,62 @@ def expect_refusal(call, word):
 def with_empty(net):
     net.empty = nn.Parameter(torch.empty(0, SIZE))
     return {"model_parameters": net.parameters()}
+
+
+def cut(path):
+    with open(path, "r+b") as file:
+        file.truncate(os.path.getsize(path) // 2)
+
+
+def wider(net):
+    net.blocks[1].up.weight = nn.Parameter(torch.ones(SIZE, 13))
+    return {"model_parameters": net.parameters()}
+
+
+def with_more(net):
+    net.more = nn.Linear(1, 1)
+    return {"model_parameters": net.parameters()}
+
+
+def without_part(net):
+    del net.norm.bias
+    net.norm.bias = None
+    return {"model_parameters": net.parameters()}
+
+
+MODEL, OPTIM = "zero_pp_rank_1_mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+# Stage, damage to a folder, the arguments of the engine that loads it, and what the error says.
+DAMAGES = ((1, lambda path: cut(path / OPTIM), None, f"{OPTIM}: cannot be read as a file of torch.save"),
+           (3, lambda path: cut(path / MODEL), None, f"{MODEL}: cannot be read as a file of torch.save"),
+           (1, lambda path: (path / OPTIM).unlink(), None, "has 1 files *_optim_states.pt of ranks, expected 2"),
+           (3, lambda path: (path / OPTIM).unlink(), None, "has 1 files *_optim_states.pt of ranks, expected 2"),
+           (3, lambda path: [each.unlink() for each in path.glob("*optim*")], None, "has 0 files *_optim_states.pt"),
+           (3, lambda path: (path / MODEL).unlink(), None, "has 1 files *_model_states.pt of ranks, expected 2"),
+           (1, lambda path: [each.unlink() for each in path.glob("*model*")], None, "it has no file mp_rank_00_model"),
+           (1, lambda path: (path / "zero").mkdir(), None, "is a universal checkpoint"),
+           *((stage, lambda path: None, wider, "'blocks.1.up.weight' has the shape [13, 6], expected [6, 13]")
+             for stage in (1, 3)),
+           (3, lambda path: None, with_more, "Missing key(s): ['more.weight', 'more.bias']"),
+           (1, lambda path: None, without_part, "Unexpected key(s): ['norm.bias']"))
+
+
+def damaged(folder):
+    for stage in (1, 3):
+        trial = Trial(OURS, stage, scalar=False, **ADAM)
+        trial.train(2)
+        trial.engine.save_checkpoint(f"{folder}/damaged", tag=str(stage))
+        trials = {None: trial}
+        for number, (kind, damage, arguments, words) in enumerate(DAMAGES):
+            path = pathlib.Path(folder, "damaged", f"{stage}.{number}")
+            if kind == stage:
+                if dist.get_rank() == 0:
+                    shutil.copytree(f"{folder}/damaged/{stage}", path)
+                    damage(path)
+                dist.barrier()
+                if arguments not in trials:
+                    trials[arguments] = Trial(OURS, stage, arguments, scalar=False, **ADAM)
+                load = functools.partial(trials[arguments].engine.load_checkpoint, path.parent, path.name)
+                expect_refusal(load, words, [RuntimeError])
 
 
 def reloaded(folder):
@@ -1001,6 +1064,8 @@ def cases(folder):
             failed.append(name)
             if dist.get_rank() == 0:
                 print(error, flush=True)
+    if only in "damaged":
+        damaged(folder)
     if only in "other":
         alike()
         gathered()

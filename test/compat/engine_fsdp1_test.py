@@ -411,7 +411,7 @@ def load(folder, how, net, optimizer):
             if OURS and not isinstance(state["model"]["head.weight"], DTensor):
                 torch.manual_seed(7)
                 other = Trial().sharded(nn.Linear(SIZE, WORDS + 9), auto_wrap_policy=None)
-                expect(InvalidArgumentError, "'weight' is a ShardedTensor of shape [13, 6] whose parts",
+                expect(InvalidArgumentError, "'weight' is a ShardedTensor of shape [13, 6], of which",
                        lambda: other.load_state_dict({"weight": state["model"]["head.weight"]}))
         net.load_state_dict(state["model"])
         optimizer.load_state_dict(FSDP.optim_state_dict_to_load(net, optimizer, state["optimizer"]))
