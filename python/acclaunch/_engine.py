@@ -11,7 +11,7 @@ import sys
 
 from acclaunch import _save_async
 from acclaunch._imports import call_after_imports, optimizers
-from acclaunch._library import NotSupportedError, refuse, say
+from acclaunch._library import InvalidArgumentError, NotSupportedError, refuse, say
 
 
 def _watch_optimizers(module):
@@ -134,16 +134,35 @@ def _empty(module, device):
 
 
 def _serve_peft(module):
-    """module: peft.utils.save_and_load. It does not find adapters in wrappers of FSDP 1, and would save only others."""
-    original = module.get_peft_model_state_dict
+    """module: peft.utils.save_and_load. It does not find adapters in wrappers of FSDP 1, and would save and load only
+    others."""
+    def checked(original):
+        @functools.wraps(original)
+        def call(model, *arguments, **keywords):
+            if any("_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
+                refuse(f"{original.__name__} under FSDP 1, whose wrappers hide adapters (take fsdp_version 2)")
+            return original(model, *arguments, **keywords)
+
+        return call
+
+    module.get_peft_model_state_dict = checked(module.get_peft_model_state_dict)
+    module.set_peft_model_state_dict = checked(module.set_peft_model_state_dict)
+
+
+def _serve_safetensors(module):
+    """module: safetensors.torch, whose error for a DTensor ("invalid python storage") names neither cause nor way."""
+    original = module.storage_ptr
 
     @functools.wraps(original)
-    def get_peft_model_state_dict(model, *arguments, **keywords):
-        if any("_fsdp_wrapped_module" in name for name, _ in model.named_modules()):
-            refuse("get_peft_model_state_dict under FSDP 1, whose wrappers hide adapters (take fsdp_version 2)")
-        return original(model, *arguments, **keywords)
+    def storage_ptr(tensor):
+        if type(tensor).__name__ == "DTensor":
+            raise InvalidArgumentError(
+                f"safetensors: a tensor of shape {list(tensor.shape)} to save is a DTensor, which has only this rank's "
+                "rows: give it whole values, such as save_pretrained(…, state_dict=accelerator.get_state_dict(model)) on "
+                "all ranks")
+        return original(tensor)
 
-    module.get_peft_model_state_dict = get_peft_model_state_dict
+    module.storage_ptr = storage_ptr
 
 
 def _keep_optimizers(module):
@@ -170,7 +189,8 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
               "accelerate.accelerator": _serve_saves,
               "transformers.trainer_utils": _save_async.serve_trainer_utils,
               "transformers.trainer": _save_async.serve_trainer,
-              "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft}
+              "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft,
+              "safetensors.torch": _serve_safetensors}
 
 
 def _say_if_unused():

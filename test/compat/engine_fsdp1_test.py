@@ -4,12 +4,14 @@ engine and on the engine acc. Losses, norms, weights and state dicts must be equ
 files. Exits with 77 without torch."""
 
 import functools
+import importlib.util
 import itertools
 import json
 import os
 import pathlib
 import sys
 import tempfile
+import types
 import warnings
 
 import engine_test
@@ -35,6 +37,7 @@ from run_ranks import run_ranks  # noqa: E402
 
 OURS = os.environ.get("ACC_ENGINE") == "acc"
 if OURS:
+    from acclaunch import _engine
     from acclaunch._library import InvalidArgumentError, NotSupportedError
 else:  # torch's FSDP reuses memory whose values it means to have copied to a CPU
     torch.Tensor.cpu = torch.Tensor.clone
@@ -481,6 +484,24 @@ def refused():
         with FSDP.summon_full_params(made):
             loss_of(made, torch.zeros(1, 2, dtype=torch.int64)).backward()
 
+    def save_rows():
+        from safetensors.torch import save_file
+        made = net()
+        FSDP.set_state_dict_type(made, StateDictType.SHARDED_STATE_DICT)
+        save_file(made.state_dict(), os.devnull)
+
+    def adapters(name):
+        functions = types.SimpleNamespace(get_peft_model_state_dict=lambda _: None,
+                                          set_peft_model_state_dict=lambda _: None)
+        for each, function in vars(functions).items():
+            function.__name__ = each
+        _engine._serve_peft(functions)
+        getattr(functions, name)(net())
+
+    for name in ("get_peft_model_state_dict", "set_peft_model_state_dict"):
+        expect(NotSupportedError, f"{name} under FSDP 1", functools.partial(adapters, name))
+    if importlib.util.find_spec("safetensors"):
+        expect(InvalidArgumentError, "to save is a DTensor", save_rows)
     expect(NotSupportedError, "register_comm_hook", lambda: net().register_comm_hook(None, lambda *_: None))
     expect(NotSupportedError, "LOCAL_STATE_DICT", local)
     expect(NotSupportedError, "keep_low_precision_grads", lambda: net(
