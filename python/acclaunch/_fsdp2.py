@@ -270,6 +270,10 @@ class RowUnit(Unit):
     def give_gradient(self, handle, member, gradient):
         """Keeps a gradient until the backward of the unit ends: its memory in the runtime is that of the unit before,
         whose gradients are reduced meanwhile."""
+        if self.model.open_forwards:
+            raise NotSupportedError(f"a backward in a forward of {type(self.model.module).__name__} gives its parameter "
+                                    f"'{member.names[0]}' a gradient: call backward() after the forward "
+                                    "(torch.autograd.grad for other tensors is supported)")
         found = self.computed.get(member)
         if found is not None:  # torch adds sparse ones to dense ones only
             gradient = gradient + found if found.is_sparse else found + gradient
@@ -478,6 +482,8 @@ class RowModel(Model):
 
     def leave_backward(self):
         super().leave_backward()
+        if self.open_forwards:  # torch.autograd.grad in a forward
+            return
         if all(unit.held for unit in self.units):
             self.runtime.barrier()
         else:

@@ -361,6 +361,48 @@ def called_with_others(trial, others):
     trial.note_weights(net)
 
 
+class Perturbed(Net):
+    """Moves its inputs against the gradient of its loss, which it computes in its forward if it is not given."""
+
+    def forward(self, ids, shift=None):
+        inputs = self.embedding(ids)
+        if shift is None:
+            shift = torch.full_like(inputs, 0.01).requires_grad_()
+            shift = self.direction(self.rest(inputs.detach() + shift), ids, shift)
+        return self.rest(inputs + shift)
+
+    def rest(self, inputs):
+        for block in self.blocks:
+            inputs = block(inputs)
+        return self.head(self.norm(inputs))
+
+    @staticmethod
+    def direction(output, ids, shift):
+        loss = F.cross_entropy(output.flatten(0, 1).float(), ids.flatten())
+        return 0.1 * torch.autograd.grad(loss, shift)[0].sign()
+
+
+def perturbed(trial, inside):
+    """torch.autograd.grad in a forward, and forwards with their backwards in one autocast, whose casts of weights are
+    of the first one. With not inside around each."""
+    net = trial.sharded(Perturbed(tied=False))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            for _ in range(2):
+                ids, shift = trial.ids(), None
+                with torch.autocast("cpu", torch.bfloat16):
+                    if not inside:
+                        shift = torch.full((2, 5, SIZE), 0.01, requires_grad=True)
+                        shift = net.direction(net(ids, shift), ids, shift)
+                    loss = loss_of(net, ids, shift=shift)
+                loss.backward()
+                trial.note(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note_weights(net)
+
+
 def frozen(trial):
     """Only some parameters are trained, as with adapters; one is frozen for a while."""
     net = Net(tied=False)
@@ -713,8 +755,8 @@ def expect_muon(mesh, shard):
 
 
 def expect_stale(mesh, shard):
-    """A backward that needs values from before a step is refused, as with parameters that are not sharded, and one of a
-    forward with a reference to a parameter of before the module was sharded."""
+    """Refused are a backward that needs values from before a step, as with parameters that are not sharded, one of a
+    forward with a reference to a parameter of before the module was sharded, and one in a forward."""
     from acclaunch import _fsdp2
 
     def before_step():
@@ -731,7 +773,13 @@ def expect_stale(mesh, shard):
         net.head.forward = functools.partial(F.linear, weight=net.head.weight)
         loss_of(trial.sharded(net), trial.ids()).backward()
 
+    def in_forward():
+        trial, net = Trial(shard, mesh, {}), Net(tied=False)
+        net.norm.register_forward_hook(lambda _, __, output: output.sum().backward(retain_graph=True))
+        trial.sharded(net)(trial.ids())
+
     for case, text in ((before_step, "modified by an inplace operation"),
+                       (in_forward, "a backward in a forward of FSDPNet gives its parameter 'norm."),
                        (before_sharding, "parameter 'head.weight' of before the module was sharded")):
         _fsdp2._runtimes.clear()  # that of a failed backward cannot be used any more
         try:
@@ -1144,7 +1192,7 @@ def worker(folder):
         for found in tied_units(Trial(ours, mesh, {})):
             expect_equal("tied units", found, expected[groups], 2e-6)
         for case, ways in ((used_by_some, (False, 0.0)), (called_with_others, (True, False)),
-                           (edited, (True, False))):
+                           (perturbed, (True, False)), (edited, (True, False))):
             expect_equal(case.__name__, *(run(lambda trial, case=case, way=way: case(trial, way), ours, mesh)
                                           for way in ways), 2e-6)
         expect_equal("inference first", run(inference_first, ours, mesh), expected[plain], 2e-6)
