@@ -302,7 +302,7 @@ class RowOptimizer(ZeROOptimizer):
                     f"{self.engine.param_names[each]} was not used, and ignore_unused_parameters is false"
                 each.grad = torch.zeros_like(each)
         gradients = [each.grad._local_tensor for each in parameters]
-        counted = [each.grad._local_tensor for each in parameters if _fsdp2.counts_here(each)]
+        counted = [each.grad._local_tensor for each in self._clipped(parameters) if _fsdp2.counts_here(each)]
         norm = self._norm_of(counted)
         scale = self.loss_scale
         self.overflow = self.skips_overflows and not math.isfinite(norm)
@@ -322,6 +322,13 @@ class RowOptimizer(ZeROOptimizer):
             torch._foreach_mul_(gradients, 1.0 / scale)
         self.optimizer.step() if self.files is None else self.files.step()
         self.engine.drop_gradients()
+
+    def _clipped(self, parameters):
+        """Those whose norm clips. In stage 0 and float32 DeepSpeed takes that of the module's parameters, also of those
+        that the optimizer does not have."""
+        if self.stage > 0 or self.dtype is not torch.float32:
+            return parameters
+        return [each for each in self.engine.module.parameters() if each.grad is not None]
 
     def _norm_of(self, gradients):
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float64) if gradients else []

@@ -143,6 +143,11 @@ def grouped(net):
             "lr_scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))}
 
 
+def of_part(net):
+    """An optimizer that does not have all trained parameters."""
+    return {"optimizer": torch.optim.Adam(net.blocks.parameters(), lr=1e-2)}
+
+
 def compiled_part(net):
     net.norm = torch.compile(net.norm, backend="eager")
     return {"model_parameters": net.parameters()}
@@ -367,6 +372,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("fp16", 2, plain, {**ADAM, **FP16}, None, 1e-2),
             ("fp16", 3, plain, {**ADAM, "fp16": {"enabled": True, "loss_scale": 128}}, None, 1e-2)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
+         + [("part", stage, plain, {}, of_part, 1e-5) for stage in (0, 1)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
             ("no_sync", 0, without_sync, ADAM, None, 1e-5), ("no_sync", 1, without_sync, ADAM, None, 1e-5),
             ("by one", 0, by_one, ADAM, None, 1e-5), ("by one", 1, by_one, ADAM, None, 1e-5),
