@@ -54,6 +54,11 @@ def _full(self, *, grad_placements=None):
 # ---- operations on DTensors and plain tensors --------------------------------------------------------
 
 
+def _changes_first(name):
+    return name not in ("requires_grad_", "detach_", "__int__", "__index__", "__invert__") and (
+        name.startswith("__i") or name == "__setitem__" or (name.endswith("_") and not name.endswith("__")))
+
+
 def _changes_dtensor(name, arguments, keywords):
     """True for a function such as Tensor.add_ or torch._foreach_add_ of a DTensor, or of a list of them, or with one
     for its result, or for the first of several."""
@@ -62,9 +67,7 @@ def _changes_dtensor(name, arguments, keywords):
         return True
     first = arguments[0] if arguments else None
     first = first[0] if isinstance(first, (tuple, list)) and first else first
-    return isinstance(first, DTensor) and name not in (
-        "requires_grad_", "detach_", "__int__", "__index__", "__invert__") and (
-        name.startswith("__i") or name == "__setitem__" or (name.endswith("_") and not name.endswith("__")))
+    return isinstance(first, DTensor) and _changes_first(name)
 
 
 # Functions that read one value of a tensor: torch takes a rank's part of a sum.
@@ -270,6 +273,9 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
         if isinstance(out, DTensor) and len(given) == len(plain) + 1 and not (
                 out.requires_grad and torch.is_grad_enabled()):
             return _fill(out, function, arguments, keywords)
+        if not changes and isinstance(first, torch.Tensor) and not isinstance(first, DTensor) \
+                and first.numel() == 1 and _changes_first(name):  # torch would take it for a DTensor
+            return _of_one_kind(function, name, first, arguments, keywords, changes, given)
         has_graph = torch.is_grad_enabled()
         stands_for_whole = has_graph and any(getattr(each, "_acc_whole", False) for each in given)
         by_rows = changes or not (_fails_without_rows(name, function, arguments, keywords, given)

@@ -103,7 +103,8 @@ def _is_plain(optimizer):
             if not isinstance(parameter, DTensor):
                 continue
             found, gradient = True, grad_of(parameter)
-            if not _rows.is_row(parameter) or not _is_alike(gradient, parameter) or not all(
+            is_ours = _rows.is_row(parameter) or _rows.awaits_memory(parameter)
+            if not is_ours or not _is_alike(gradient, parameter) or not all(
                     _is_alike(value, parameter) for key, value in optimizer.state.get(parameter, {}).items()
                     if key != "step" and isinstance(value, torch.Tensor) and value.dim() > 0):
                 return False

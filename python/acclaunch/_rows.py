@@ -87,7 +87,9 @@ def set_rows(parameter, whole):
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)
         return
-    if isinstance(whole, DTensor):
+    if isinstance(whole, DTensor) and parameter.device_mesh.size() == 1:  # torch refuses placements of sums
+        own = whole_of(whole)
+    elif isinstance(whole, DTensor):
         own = whole.redistribute(parameter.device_mesh, parameter.placements)._local_tensor
     else:
         own = own_rows(whole, parameter.device_mesh)

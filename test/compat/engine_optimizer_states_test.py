@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """engine_optimizer_states_test.py ACCLAUNCH PACKAGE: saves, on two ranks on the engine acc, optimizers whose states do
-not have the shapes of parameters: Adafactor, one with a matrix for a side, LBFGS, AdamW in 8 bits of bitsandbytes, if it
-is installed. Resumes on one, two and three ranks. All ranks have the same batches: the losses are those of the run that
-goes on. Exits with 77 without torch."""
+not have the shapes of parameters: Adafactor, one with a matrix for a side, LBFGS, AdamW in 8 bits of bitsandbytes, if
+it is installed; and all others of torch.optim, each with some parameters of one module. Resumes on one, two and three
+ranks. All ranks have the same batches: the losses are those of the run that goes on. Exits with 77 without torch."""
 
 import importlib.util
 import os
@@ -49,7 +49,34 @@ class Sided(torch.optim.Optimizer):
                 each.sub_(way, alpha=group["lr"])
 
 
+# Each has some parameters; fused ones also load before the first forward.
+EACH = (("ASGD", {"lr": 1e-2, "t0": 1, "weight_decay": 0.1}), ("Adadelta", {"lr": 0.5}),
+        ("Adagrad", {"lr": 1e-2, "lr_decay": 0.1, "fused": True}),
+        ("Adam", {"lr": 1e-2, "amsgrad": True, "fused": True}), ("AdamW", {"lr": torch.tensor(1e-2)}),
+        ("Adamax", {"lr": 1e-2}), ("NAdam", {"lr": 1e-2}),
+        ("RAdam", {"lr": 1e-2}), ("RMSprop", {"lr": 1e-3, "momentum": 0.5, "centered": True}), ("Rprop", {"lr": 1e-2}),
+        ("SGD", {"lr": 5e-2, "momentum": 0.9, "nesterov": True, "fused": True}))
+
+
+class Each(list):
+    """Optimizers that share the parameters of a module."""
+
+    def __init__(self, parameters):
+        parameters = list(parameters)
+        super().__init__(getattr(torch.optim, name)(parameters[number::len(EACH)], **options)
+                         for number, (name, options) in enumerate(EACH))
+
+    def zero_grad(self):
+        for each in self:
+            each.zero_grad()
+
+    def step(self):
+        for each in self:
+            each.step()
+
+
 def optimizers():
+    yield "each of torch.optim", Each
     yield "Adafactor", lambda parameters: torch.optim.Adafactor(parameters, lr=3e-2, weight_decay=0.1)
     yield "Sided", Sided
     if HAS["bitsandbytes"]:
@@ -66,6 +93,10 @@ def lbfgs(parameters):
 
 
 # ---- ways to save: functions (net, optimizer, path) that save, and that load ---------------------------------------
+
+
+def listed(optimizer):
+    return optimizer if isinstance(optimizer, Each) else [optimizer]
 
 
 def dcp_save(net, optimizer, path):
@@ -87,7 +118,8 @@ def whole_save(net, optimizer, path):
     """Full state dicts of FullyShardedDataParallel."""
     from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
     with FullyShardedDataParallel.state_dict_type(net, StateDictType.FULL_STATE_DICT):
-        found = {"model": net.state_dict(), "optimizer": FullyShardedDataParallel.optim_state_dict(net, optimizer)}
+        found = {"model": net.state_dict(),
+                 "optimizers": [FullyShardedDataParallel.optim_state_dict(net, each) for each in listed(optimizer)]}
     if torch.distributed.get_rank() == 0:
         torch.save(found, path)
 
@@ -97,8 +129,8 @@ def whole_load(net, optimizer, path):
     found = torch.load(path, weights_only=False)
     with FullyShardedDataParallel.state_dict_type(net, StateDictType.FULL_STATE_DICT):
         net.load_state_dict(found["model"])
-        optimizer.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(net, optimizer,
-                                                                                    found["optimizer"]))
+        for each, state in zip(listed(optimizer), found["optimizers"]):
+            each.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(net, each, state))
 
 
 def plain_save(net, optimizer, path):
@@ -129,6 +161,7 @@ def accelerate_load(net, optimizer, path):
 def made(kind, make):
     torch.manual_seed(3)
     net = Net()
+    net.scale = torch.nn.Parameter(torch.ones(1, 1))  # factors of one element
     if kind == "accelerate":
         from accelerate import Accelerator, FullyShardedDataParallelPlugin
         accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(
