@@ -3,11 +3,14 @@
 // sd_listen_fds(3) describe it, without a dependency on libsystemd.
 #include "systemd.hpp"
 
+#include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/text.hpp"
 #include "acc/base/variables.hpp"
 #include "acc/settings/settings.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -76,12 +79,20 @@ std::optional<std::chrono::microseconds> watchdog_limit() {
 
 std::vector<UniqueFd> inherited_sockets() {
   std::vector<UniqueFd> sockets;
-  const auto count = parse_integer(text_of("LISTEN_FDS")).value_or(0);
   if (text_of("LISTEN_PID") != std::to_string(::getpid())) {
     return sockets;
   }
-  for (int fd = kFirstInherited; fd < kFirstInherited + count; ++fd) {
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // systemd passes them without it
+  const std::string text = text_of("LISTEN_FDS");
+  const auto count = parse_integer(text);
+  if (!count || *count < 0) {
+    throw Error(Errc::config,
+                fmt::format("LISTEN_FDS={}, expected the number of sockets", printable(text)));
+  }
+  for (int fd = kFirstInherited; fd - kFirstInherited < *count; ++fd) {
+    if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {  // systemd passes them without it
+      throw Error(Errc::config,
+                  fmt::format("LISTEN_FDS={}, but descriptor {} is not open", text, fd));
+    }
     sockets.emplace_back(fd);
   }
   return sockets;

@@ -32,6 +32,7 @@ class ServiceManager {
 std::optional<std::chrono::microseconds> watchdog_limit();
 
 /// Returns the listening sockets that the service manager has passed to this process ($LISTEN_FDS).
+/// Throws Error(config) if it does not say how many descriptors are open from 3 on.
 std::vector<UniqueFd> inherited_sockets();
 
 }  // namespace acc::rendezvous

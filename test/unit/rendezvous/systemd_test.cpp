@@ -101,10 +101,11 @@ TEST_CASE("a service manager that does not listen does not stop the daemon") {
 }
 
 /// The daemon with a socket as descriptor 3, as systemd starts it.
-Program with_inherited(const UniqueFd& socket, const std::string& pid) {
+Program with_inherited(const UniqueFd& socket, const std::string& pid,
+                       const std::string& count = "1") {
   return Program({"/bin/sh", "-c",
-                  "exec 3<&" + std::to_string(socket.get()) + "; export LISTEN_FDS=1 LISTEN_PID=" +
-                      pid + "; exec " + test::kDaemon + " --port 0"});
+                  "exec 3<&" + std::to_string(socket.get()) + "; export LISTEN_FDS=" + count +
+                      " LISTEN_PID=" + pid + "; exec " + test::kDaemon + " --port 0"});
 }
 
 UniqueFd listening_tcp(std::uint16_t& port) {
@@ -141,6 +142,19 @@ TEST_CASE("inherited sockets for another process are ignored") {
   Program daemon = with_inherited(socket, "1");
   daemon.wait_for_text("listening on 127.0.0.1:");
   CHECK_FALSE(contains(daemon.out(), ":" + std::to_string(port) + "\n"));
+}
+
+TEST_CASE("a wrong number of inherited sockets is an error") {
+  std::uint16_t port = 0;
+  const UniqueFd socket = listening_tcp(port);
+  for (const auto& [count, message] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"9223372036854775807", "LISTEN_FDS=9223372036854775807, but descriptor"},
+           {"-1", "LISTEN_FDS=-1, expected the number of sockets"},
+           {"one", "LISTEN_FDS=one, expected the number of sockets"}}) {
+    Program daemon = with_inherited(socket, "$$", count);
+    CHECK(daemon.wait() == 2);
+    CHECK_MESSAGE(contains(daemon.err(), message), daemon.err());
+  }
 }
 
 TEST_CASE("an inherited descriptor that is not a listening socket is an error") {
