@@ -7,7 +7,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 
 using acc::test::contains;
 using acc::test::Program;
@@ -110,6 +113,30 @@ TEST_CASE("acclaunch stacks runs the debuggers that are installed on each worker
   Program no_rank = with_path({"stacks", job.pid(), "--rank", "7"}, folder.path());
   CHECK(no_rank.wait() == 2);
   CHECK(contains(no_rank.err(), "stacks: no rank 7 on this machine"));
+}
+
+TEST_CASE("acclaunch stacks reads eight stacks at a time") {
+  Program job({kAcclaunch, "--cpu", "--num_processes", "9", "/bin/sh", "-c",
+               "echo \"ready $RANK\"; exec sleep 100000"});
+  for (int rank = 0; rank < 9; ++rank) {
+    job.wait_for_text("ready " + std::to_string(rank));
+  }
+  const acc::test::TemporaryFolder folder;
+  // The first reader ends a second after the seven others that may run beside it.
+  write_script(folder.path() / "eu-stack", "cd " + folder.path().string() + R"(; PATH=/usr/bin:/bin
+echo begin >> log
+if mkdir first 2> /dev/null; then
+  until [ $(grep -c end log) -ge 7 ]; do sleep 0.05; done
+  sleep 1
+  echo first >> log
+fi
+echo end >> log; echo frames)");
+  Program all = with_path({"stacks", std::to_string(job.pid())}, folder.path());
+  CHECK(all.wait() == 0);
+  const std::string log = acc::test::file_text(folder.path() / "log");
+  std::istringstream lines(log.substr(0, log.find("first")));
+  using Lines = std::istream_iterator<std::string>;
+  CHECK_MESSAGE(std::count(Lines(lines), Lines(), "begin") == 8, log);
 }
 
 TEST_CASE("acclaunch status and stacks refuse what is no job") {

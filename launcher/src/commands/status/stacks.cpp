@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -135,7 +136,7 @@ int stacks_command(std::span<const std::string> arguments) {
         }));
       }
       if (texts.size() % kAtOnce == 0 && !texts.empty()) {
-        texts.back().wait();
+        std::ranges::for_each(texts, [](const auto& text) { text.wait(); });
       }
     }
   }
