@@ -258,6 +258,13 @@ def strangers(folder, token):
 
 def other_servers(folder, token, made):
     """Each side refuses with one message."""
+    with socket.create_server(("127.0.0.1", 0)) as mute, Tunnel(mute.getsockname()[1], "job", token) as tunnel:
+        with connected(tunnel.port) as client:
+            held = mute.accept()  # and does not answer
+            check(read_all(client) == b"", "a client of a server that does not answer is disconnected")
+            line = tunnel.error()
+            check("no answer to TLS or the proof of the token" in line, f"the tunnel says why, found {line!r}")
+            held[0].close()
     ca = made / "ca.pem"
     run("init-tls", Path(folder) / "foreign")
     foreign = Path(folder) / "foreign" / "ca.pem"

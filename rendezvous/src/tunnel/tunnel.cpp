@@ -38,8 +38,9 @@ namespace {
 constexpr auto kAnswer = asio::as_tuple(asio::use_awaitable);
 // Pause after a failed accept, when the process is out of descriptors.
 constexpr std::chrono::milliseconds kPause{100};
-constexpr std::chrono::seconds kDialTimeout{10};
-constexpr std::size_t kBufferBytes = 64 * 1024;
+// For the connection to the server, and then for its answers to TLS and the proof.
+constexpr std::chrono::seconds kConnectTimeout{10};
+constexpr std::size_t kBufferBytes = std::size_t{64} * 1024;
 // Bytes for the server beyond which the client is not read.
 constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;
 
@@ -74,6 +75,7 @@ class Relay : public std::enable_shared_from_this<Relay> {
   Gate has_room_;         // little is left to write
   std::string unsent_;    // for the server
   bool is_over_ = false;  // the client sends nothing more
+  bool is_late_ = false;  // the server has not answered within kConnectTimeout
 };
 
 Relay::Relay(Socket client, std::shared_ptr<const ClientSecurity> security,
@@ -112,14 +114,27 @@ asio::awaitable<bool> Relay::connect(const Tunnel::Target& target, std::string& 
   for (const Tokens& token : security_->tokens.now().each()) {
     error_code ignored;
     server_.close(ignored);
-    const std::string failure = co_await dial(server_, target.host, target.port, kDialTimeout);
+    const std::string failure = co_await dial(server_, target.host, target.port, kConnectTimeout);
     if (!failure.empty() || !client_.is_open()) {
       logger(Component::rendezvous).debug("tunnel to {}:{}: {}", target.host, target.port, failure);
       co_return false;
     }
     link_.emplace(security_, target.host, secure::Admission{Role::store, target.run_id}, token);
+    asio::steady_timer limit(server_.get_executor(), kConnectTimeout);
+    limit.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->link_->is_admitted()) {
+        self->is_late_ = true;
+        self->server_.close(error);
+      }
+    });
     try {
-      co_return co_await enter(plain);
+      const bool has_entered = co_await enter(plain);
+      if (!is_late_) {
+        co_return has_entered;
+      }
+      refusal = fmt::format("no answer to TLS or the proof of the token within {} s",
+                            kConnectTimeout.count());
+      break;
     } catch (const TokenRefused& refused) {
       refusal = refused.what();  // the next token may be the one that the server has
     } catch (const Error& error) {
