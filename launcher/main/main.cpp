@@ -31,6 +31,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -52,12 +53,15 @@ struct Failure {
   int exit_status = 1;
 };
 
-/// Returns the message and exit status for an exception. Any other exception than Error is a bug.
+/// Returns the message and exit status for an exception. A path of the user may be one that the
+/// system refuses, such as a circle of links. Any other exception than these and Error is a bug.
 Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const acc::Error& mistake) {
     return {mistake.what(), acc::exit_status(mistake)};
+  } catch (const std::filesystem::filesystem_error& mistake) {
+    return {acc::printable(mistake.path1().string()) + ": " + mistake.code().message(), 2};
   } catch (const std::exception& mistake) {
     return {std::string("internal error: ") + mistake.what(), 1};
   }

@@ -252,6 +252,38 @@ TEST_CASE("acclaunch doctor: one machine, and a report file on request") {
   }
 }
 
+TEST_CASE("a device or a circle of links in place of a file is an error that names it") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const fs::path rank = folder.path() / "rank_0.jsonl";
+  const fs::path record = folder.path() / "data.0123456789abcdef.rank0.jsonl";
+  const fs::path file = folder.path() / "file.json";
+  for (const auto& [target, reason] : std::initializer_list<std::pair<fs::path, std::string>>{
+           {"/dev/zero", "it is neither a file nor a pipe"},
+           {"", "Too many levels of symbolic links"}}) {
+    for (const fs::path& each : {rank, record, file}) {
+      fs::remove(each);
+      fs::create_symlink(target.empty() ? each : target, each);
+    }
+    for (const auto& [words, path] : std::initializer_list<std::pair<Words, fs::path>>{
+             {{"trace", "summary", file}, file},
+             {{"plot", file, "-o", folder.path() / "page"}, file},
+             {{"data", "check", folder.path()}, record},
+             {{"compare", folder.path(), folder.path()}, rank}}) {
+      CAPTURE(words.front());
+      Program program(acclaunch(words));
+      CHECK(program.wait() == 2);
+      CHECK_MESSAGE(contains(program.err(), path.string() + ": " + reason), program.err());
+    }
+  }
+  for (const Words& words : {Words{"explain", "deepspeed", "--hostfile", file, "true"},
+                             Words{"estimate-memory", file}}) {
+    Program program(acclaunch(words));
+    CHECK(program.wait() == 2);
+    CHECK_MESSAGE(contains(program.err(), file.string()), program.err());
+  }
+}
+
 TEST_CASE("acclaunch estimate-memory: each table names its source") {
   Program estimate(acclaunch({"estimate-memory", "7B", "--num_processes", "16"}));
   CHECK(estimate.wait() == 0);

@@ -105,7 +105,11 @@ Option Option::check_range(int min, int max) const {
 }
 
 Option Option::check_range(double min, double max) const {
-  return Option(option_->check(CLI::Range(min, max)));
+  const CLI::Range range(min, max);  // which NaN passes
+  return Option(option_->check(range)->check([range](const std::string& text) {
+    return lower(text).find("nan") == std::string::npos ? std::string()
+                                                        : "expected " + range.get_description();
+  }));
 }
 
 Option Option::check_positive() const {

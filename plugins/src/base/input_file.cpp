@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 
 namespace acc {
 namespace {
@@ -25,7 +26,7 @@ std::string cannot_read(const fs::path& path, const std::string& reason) {
 }
 
 /// Opens a file. Does not wait for the writer of a FIFO, as a blocking open would.
-UniqueFd open_file(const fs::path& path) {
+UniqueFd open_file(const fs::path& path, bool may_be_device) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
@@ -33,6 +34,9 @@ UniqueFd open_file(const fs::path& path) {
   }
   if (S_ISDIR(status.st_mode)) {
     throw Error(Errc::config, cannot_read(path, "it is a folder, not a file"));
+  }
+  if (!may_be_device && !S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+    throw Error(Errc::config, cannot_read(path, "it is neither a file nor a pipe"));
   }
   return file;
 }
@@ -48,10 +52,7 @@ bool wait_for(int file, std::chrono::milliseconds time) {
   return ready > 0;
 }
 
-}  // namespace
-
-std::string read_input_file(const fs::path& path) {
-  const UniqueFd file = open_file(path);
+std::string read_all(const fs::path& path, const UniqueFd& file, std::size_t limit) {
   // With O_NONBLOCK, read(2) on a FIFO returns 0 while it has no writer, and fails with EAGAIN
   // while it has a writer that has not written yet. So a first 0 may mean that the writer has not
   // opened the FIFO yet, and the loop waits once, for at most kWaitForWriter. A 0 after data or
@@ -65,10 +66,10 @@ std::string read_input_file(const fs::path& path) {
     if (count > 0) {
       may_lack_writer = false;
       text.append(part.data(), static_cast<std::size_t>(count));
-      if (text.size() > kLargestInputFile) {
-        throw Error(Errc::config, cannot_read(path, "it is larger than " +
-                                                        std::to_string(kLargestInputFile >> 20) +
-                                                        " MiB, the limit"));
+      if (text.size() > limit) {
+        throw Error(Errc::config,
+                    cannot_read(path, "it is larger than " + std::to_string(limit >> 20) +
+                                          " MiB, the limit"));
       }
     } else if (count == 0 && may_lack_writer) {
       if (waited) {
@@ -87,6 +88,16 @@ std::string read_input_file(const fs::path& path) {
       throw Error(Errc::config, cannot_read(path, std::strerror(errno)));
     }
   }
+}
+
+}  // namespace
+
+std::string read_input_file(const fs::path& path) {
+  return read_all(path, open_file(path, true), kLargestInputFile);
+}
+
+std::string read_data_file(const fs::path& path) {
+  return read_all(path, open_file(path, false), std::numeric_limits<std::size_t>::max());
 }
 
 }  // namespace acc

@@ -11,6 +11,12 @@ Json json_from_text(std::string_view text, const typename Json::parser_callback_
   return Json::parse(text.begin(), text.end(), callback, allow_exceptions);
 }
 
+std::string text_of_fault(const nlohmann::json::exception& error) {
+  const std::string_view text = error.what();
+  const auto end = text.find("] ");  // of "[json.exception.parse_error.101] "
+  return std::string(text.substr(end == std::string_view::npos ? 0 : end + 2));
+}
+
 bool is_json(std::string_view text) {
   return nlohmann::json::accept(text.begin(), text.end());
 }

@@ -2,8 +2,10 @@
 #include "acc/settings/settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/settings/faults.hpp"
 #include "acc/settings/setting_rows.hpp"
 #include "support/errors.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -121,6 +123,17 @@ TEST_CASE("text is stored as given and parsed by type") {
   settings.reset("fsdp_sharding_strategy"_key);
   CHECK_FALSE(settings.given("fsdp_sharding_strategy"_key));
   CHECK(settings.choice("fsdp_sharding_strategy"_key) == "FULL_SHARD");
+}
+
+TEST_CASE("of many and long faults the first ones are reported, and their beginnings") {
+  Faults faults;
+  for (int i = 0; i < 1000; ++i) {
+    faults.add(std::to_string(i) + std::string(10'000, 'x'));
+  }
+  const std::string error = test::error_of([&] { faults.raise(); });
+  CHECK(test::contains(error, "19xxx"));
+  CHECK(error.ends_with("x...\nand more"));
+  CHECK(error.size() < 50'000);
 }
 
 TEST_CASE("the error for a wrong value names place, key, expected and found value") {

@@ -2,6 +2,7 @@
 #include "commands/compare/recording.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/input_file.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 
@@ -10,8 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <string_view>
 
@@ -373,12 +372,9 @@ std::vector<RankRecording> read_recording(const fs::path& folder) {
   std::ranges::sort(files);
   std::vector<RankRecording> ranks;
   for (const auto& [rank, path] : files) {
-    std::ifstream file(path, std::ios::binary);
-    RankRecording found = read_rank(
-        path.string(), {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
-    if (!file || found.rank != rank) {
-      throw Error(Errc::config, printable(path.string()) +
-                                    (file ? ": is the file of another rank" : ": cannot be read"));
+    RankRecording found = read_rank(path.string(), read_data_file(path));
+    if (found.rank != rank) {
+      throw Error(Errc::config, printable(path.string()) + ": is the file of another rank");
     }
     if (!ranks.empty() && ranks.back().rank == rank) {
       merge(ranks.back(), std::move(found));

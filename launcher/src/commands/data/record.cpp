@@ -2,15 +2,13 @@
 #include "commands/data/record.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/input_file.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <regex>
 
@@ -178,16 +176,6 @@ void add_line(std::string_view line, const std::string& path, std::size_t number
   }
 }
 
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (!file && !file.eof()) {
-    throw Error(Errc::not_found, fmt::format("data check: cannot read {}: {}",
-                                             printable(path.string()), std::strerror(errno)));
-  }
-  return content;
-}
-
 }  // namespace
 
 std::vector<RankRecord> parse_record(std::string_view content, const std::string& path,
@@ -231,7 +219,7 @@ std::vector<RankRecord> read_records(std::span<const std::string> folders,
   std::ranges::sort(files);
   std::vector<RankRecord> all;
   for (const fs::path& file : files) {
-    std::ranges::move(parse_record(content_of(file), file.string(), remarks),
+    std::ranges::move(parse_record(read_data_file(file), file.string(), remarks),
                       std::back_inserter(all));
   }
   return all;

@@ -56,13 +56,13 @@ class Config {
 using Parts = std::vector<ModelPart>;
 
 std::int64_t linear(std::int64_t in, std::int64_t out, bool bias = true) {
-  return in * out + (bias ? out : 0);
+  return counted_sum(counted_product(in, out), bias ? out : 0);
 }
 
 /// Adds `times` linear layers to a unit.
 void add_linear(ModelPart& unit, std::int64_t in, std::int64_t out, bool bias = true,
                 std::int64_t times = 1) {
-  unit.numel += times * linear(in, out, bias);
+  unit.numel = counted_sum(unit.numel, counted_product(times, linear(in, out, bias)));
   unit.matrices.push_back({out, in, times});
 }
 

@@ -215,7 +215,8 @@ std::int64_t sum_over_matrices(const ModelSize& model, const Of& of) {
   std::int64_t sum = 0;
   for (const ModelPart& part : model.parts) {
     for (const MatrixCount& each : part.matrices) {
-      sum += part.unit ? part.count * each.count * of(each.rows, each.columns) : 0;
+      const std::int64_t count = part.unit ? counted_product(part.count, each.count) : 0;
+      sum = counted_sum(sum, counted_product(count, of(each.rows, each.columns)));
     }
   }
   return sum;
@@ -230,9 +231,14 @@ std::int64_t owned_numel(const ModelSize& model, const OptimizerRule& rule) {
                     ": its states have the sides of matrices, which a number of parameters does "
                     "not tell; give a config.json or a safetensors file");
   }
-  return sum_over_matrices(model, [&](std::int64_t rows, std::int64_t columns) {
+  const std::int64_t sum = sum_over_matrices(model, [&](std::int64_t rows, std::int64_t columns) {
     return usual_owned_numel(rule, {rows, columns});
   });
+  if (sum > kMostNumel) {
+    throw Error(Errc::config, model.name + ": the states of --optimizer " + std::string(rule.name) +
+                                  " have more than " + std::to_string(kMostNumel) + " elements");
+  }
+  return sum;
 }
 
 /// Elements of the units' matrices. Of a model of which only their number is known, all elements.
@@ -329,7 +335,7 @@ std::string deepspeed_table(const ModelSize& model, const EstimateOptions& optio
                        const DeepSpeedMemory& memory) {
     if (options.offload == "any" || options.offload == offload.name) {
       rows.push_back({name, std::string(offload.name), in_units(static_cast<double>(memory.device)),
-                      in_units(static_cast<double>(memory.host))});
+                      in_units(memory.host)});
     }
   };
   for (const OffloadName& offload : kOffloads) {

@@ -9,6 +9,7 @@
 #include "acc/settings/strategy.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace acc::launcher::commands {
 namespace {
@@ -296,10 +297,10 @@ DeepSpeedMemory deepspeed_zero2(const DeepSpeedSize& size, Offload offload) {
   const auto numel = static_cast<double>(size.numel);
   const int ranks = size.gpus_per_machine * size.num_machines;
   if (offload != Offload::none) {
-    return {2 * size.numel, whole(numel * std::max(4 * ranks, 16) * kBufferFactor)};
+    return {2 * size.numel, std::trunc(numel * std::max(4 * ranks, 16) * kBufferFactor)};
   }
   return {2 * size.numel + whole(18.0 * numel / ranks),
-          whole(numel * 4 * size.gpus_per_machine * kBufferFactor)};
+          std::trunc(numel * 4 * size.gpus_per_machine * kBufferFactor)};
 }
 
 DeepSpeedMemory deepspeed_zero3(const DeepSpeedSize& size, Offload offload) {
@@ -310,13 +311,13 @@ DeepSpeedMemory deepspeed_zero3(const DeepSpeedSize& size, Offload offload) {
   switch (offload) {
     case Offload::none:
       return {layer + whole(18.0 * numel / ranks),
-              whole(static_cast<double>(size.largest_layer) * 4 * size.gpus_per_machine *
-                    kBufferFactor)};
+              std::trunc(static_cast<double>(size.largest_layer) * 4 * size.gpus_per_machine *
+                         kBufferFactor)};
     case Offload::optimizer:
-      return {layer + whole(2.0 * numel / ranks), whole(numel * 16 * share * kBufferFactor)};
+      return {layer + whole(2.0 * numel / ranks), std::trunc(numel * 16 * share * kBufferFactor)};
     case Offload::all: break;
   }
-  return {layer, whole(numel * 18 * share * kBufferFactor)};
+  return {layer, std::trunc(numel * 18 * share * kBufferFactor)};
 }
 
 }  // namespace acc::launcher::commands

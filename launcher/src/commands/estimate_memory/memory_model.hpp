@@ -76,7 +76,7 @@ RankMemory rank_memory(const TrainingSize& size, settings::Strategy strategy, Of
 /// Bytes in DeepSpeed's own estimate: per GPU, and host memory per machine.
 struct DeepSpeedMemory {
   std::int64_t device = 0;
-  std::int64_t host = 0;
+  double host = 0.0;  ///< may be more than an int64 holds
 
   bool operator==(const DeepSpeedMemory&) const = default;
 };

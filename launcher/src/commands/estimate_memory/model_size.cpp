@@ -4,6 +4,8 @@
 #include "acc/base/error.hpp"
 #include "acc/settings/settings.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +16,7 @@ namespace fs = std::filesystem;
 std::int64_t ModelSize::numel() const {
   std::int64_t sum = 0;
   for (const ModelPart& part : parts) {
-    sum += part.numel * part.count;
+    sum = counted_sum(sum, counted_product(part.numel, part.count));
   }
   return sum;
 }
@@ -50,7 +52,7 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
     digits.pop_back();
   }
   const auto number = settings::parse_real(digits);
-  if (!number || !(*number * scale >= 1.0) || *number * scale > 1e15) {
+  if (!number || !(*number * scale >= 1.0) || *number * scale > static_cast<double>(kMostNumel)) {
     return std::nullopt;
   }
   const std::int64_t numel = std::llround(*number * scale);
@@ -60,6 +62,34 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
   size.parts.push_back({"rest", numel % layers, 1, false});
   return size;
 }
+
+namespace {
+
+/// Refuses sizes whose bytes could not be counted.
+ModelSize checked(ModelSize size) {
+  constexpr std::int64_t kLongestSide = 1'000'000'000;
+  for (const ModelPart& part : size.parts) {
+    for (const MatrixCount& each : part.matrices) {
+      if (std::max(each.rows, each.columns) > kLongestSide) {
+        throw Error(Errc::config,
+                    fmt::format("{}: '{}' has a matrix of {} x {} parameters, at most {} on a side "
+                                "can be counted",
+                                size.name, part.name, each.rows, each.columns, kLongestSide));
+      }
+    }
+  }
+  if (size.numel() > kMostNumel) {
+    const ModelPart& largest = *std::ranges::max_element(size.parts, {}, [](const auto& part) {
+      return static_cast<double>(part.numel) * static_cast<double>(part.count);
+    });
+    throw Error(Errc::config,
+                fmt::format("{}: more than {} parameters, most of them in {} x '{}' of {}",
+                            size.name, kMostNumel, largest.count, largest.name, largest.numel));
+  }
+  return size;
+}
+
+}  // namespace
 
 ModelSize size_of_source(const std::string& source, int layers) {
   const fs::path path = source;
@@ -76,8 +106,8 @@ ModelSize size_of_source(const std::string& source, int layers) {
   }
   if (!fs::is_directory(path, none)) {
     const bool is_config = path.extension() == ".json" && !path.string().ends_with(".index.json");
-    return is_config ? size_from_config(documents::load_document(path))
-                     : size_from_safetensors(path);
+    return checked(is_config ? size_from_config(documents::load_document(path))
+                             : size_from_safetensors(path));
   }
   for (const char* name : {"model.safetensors.index.json", "model.safetensors", "config.json"}) {
     if (fs::exists(path / name, none)) {

@@ -11,6 +11,21 @@
 
 namespace acc::launcher::commands {
 
+/// Largest number of parameters of a model, and of elements of an optimizer's states.
+inline constexpr std::int64_t kMostNumel = 1'000'000'000'000'000;
+
+/// Products and sums of counts of at least 0. Those above kMostNumel are kMostNumel + 1.
+inline std::int64_t counted_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  const bool overflows = __builtin_mul_overflow(a, b, &product);
+  return overflows || product > kMostNumel ? kMostNumel + 1 : product;
+}
+inline std::int64_t counted_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  const bool overflows = __builtin_add_overflow(a, b, &sum);
+  return overflows || sum > kMostNumel ? kMostNumel + 1 : sum;
+}
+
 struct MatrixCount {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
@@ -53,7 +68,7 @@ ModelSize size_from_config(const documents::Document& config);
 ModelSize size_from_safetensors(const std::filesystem::path& path);
 
 /// Returns the size from a source of any of these kinds, or from a folder that contains such a
-/// file.
+/// file. Throws Error(config) for more than kMostNumel parameters.
 ModelSize size_of_source(const std::string& source, int layers);
 
 }  // namespace acc::launcher::commands

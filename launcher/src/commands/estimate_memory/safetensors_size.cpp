@@ -3,6 +3,7 @@
 // tensors into parts of a model by their names.
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
+#include "acc/base/json_form.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 
 #include <nlohmann/json.hpp>
@@ -22,6 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr int kMaxDepth = 3;                       // header, tensor, list of numbers
+constexpr std::size_t kMostShown = 200;            // bytes of a value in a message
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // limit of the safetensors library, in bytes
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
@@ -57,6 +60,13 @@ json read_header(const fs::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(length))) {
     fail(path, "truncated: its header should have " + std::to_string(length) + " bytes");
   }
+  const JsonForm form = json_form(text);
+  if (form.depth > kMaxDepth) {
+    fail(path, "the header is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+  }
+  if (form.twice) {
+    fail(path, "tensor '" + *form.twice + "' is listed twice");
+  }
   return json_from_text<json>(text);
 }
 
@@ -70,15 +80,22 @@ using Tensors = std::map<std::string, Tensor>;
 void add_tensors(const fs::path& path, Tensors& tensors) {
   const json header = read_header(path);
   for (const auto& [name, tensor] : header.items()) {
-    if (name != "__metadata__") {
-      Tensor found{.shape = tensor.at("shape").get<std::vector<std::int64_t>>()};
-      for (const std::int64_t extent : found.shape) {
-        if (extent < 0 || __builtin_mul_overflow(found.numel, extent, &found.numel)) {
-          fail(path, "the shape of " + name + " is invalid: " + text_of_json(tensor.at("shape")));
-        }
-      }
-      tensors[name] = std::move(found);
+    if (name == "__metadata__") {
+      continue;
     }
+    const json shape = tensor.is_object() ? tensor.value("shape", json()) : json();
+    if (!shape.is_array() || !std::ranges::all_of(shape, &json::is_number_unsigned)) {
+      fail(path, "tensor '" + name + "': expected a list of numbers as shape, found " +
+                     text_of_json(shape).substr(0, kMostShown));
+    }
+    Tensor found{.shape = {}};
+    for (const json& extent : shape) {
+      const auto count = extent.get<std::uint64_t>();
+      found.shape.push_back(
+          static_cast<std::int64_t>(std::min(count, static_cast<std::uint64_t>(kMostNumel) + 1)));
+      found.numel = counted_product(found.numel, found.shape.back());
+    }
+    tensors[name] = std::move(found);
   }
 }
 
@@ -120,13 +137,13 @@ ModelSize size_from_safetensors(const fs::path& path) {
   try {
     path.extension() == ".json" ? add_index(path, tensors) : add_tensors(path, tensors);
   } catch (const json::exception& error) {
-    fail(path, std::string("not a valid safetensors header or index: ") + error.what());
+    fail(path, "not a valid safetensors header or index: " + text_of_fault(error));
   }
   std::map<std::string, ModelPart> parts;
   for (const auto& [name, tensor] : tensors) {
     const ModelPart of = part_of(name);
     ModelPart& part = parts.emplace(of.name, of).first->second;
-    part.numel += tensor.numel;
+    part.numel = counted_sum(part.numel, tensor.numel);
     if (tensor.shape.size() == 2) {
       part.matrices.push_back({tensor.shape[0], tensor.shape[1]});
     }

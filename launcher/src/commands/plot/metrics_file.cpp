@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/input_file.hpp"
 #include "acc/base/text.hpp"
 #include "commands/plot/chart.hpp"
 #include "monitor/json_line.hpp"
@@ -8,10 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <limits>
+#include <sstream>
 
 namespace acc::launcher::commands {
 namespace {
@@ -58,13 +57,7 @@ void add_line(Run& run, const Json& object, std::size_t line_number) {
 }  // namespace
 
 Run read_metrics(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw Error(
-        Errc::not_found,
-        fmt::format("plot: cannot open {}: {}", printable(path.string()),
-                    std::filesystem::is_directory(path) ? "is a folder" : std::strerror(errno)));
-  }
+  std::istringstream file(read_data_file(path));
   Run run{path.string(), {}, {}};
   std::size_t line_number = 0;
   std::size_t complete = 0;

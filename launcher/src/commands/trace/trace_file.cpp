@@ -2,6 +2,7 @@
 #include "commands/trace/trace_file.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/input_file.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
@@ -9,10 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 
@@ -73,15 +70,9 @@ Json parse_events(const fs::path& path, const std::string& text) {
 }
 
 TraceFile read_trace(const fs::path& path) {
-  std::ifstream file(path);
-  if (!file) {
-    throw Error(Errc::not_found, fmt::format("trace: cannot open {}: {}", printable(path.string()),
-                                             std::strerror(errno)));
-  }
   TraceFile trace{path, {}, std::nullopt};
   try {
-    Json events = parse_events(
-        path, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+    Json events = parse_events(path, read_data_file(path));
     if (!events.is_array()) {
       throw wrong(path, "expected a JSON array of events, found another value");
     }
@@ -93,7 +84,7 @@ TraceFile read_trace(const fs::path& path) {
       }
     }
   } catch (const Json::exception& error) {
-    throw wrong(path, printable(error.what()));
+    throw wrong(path, printable(text_of_fault(error)));
   }
   return trace;
 }

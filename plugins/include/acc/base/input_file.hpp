@@ -17,4 +17,8 @@ inline constexpr std::size_t kLargestInputFile = std::size_t{16} << 20;
 /// writing within 5 seconds.
 std::string read_input_file(const std::filesystem::path& path);
 
+/// The same for a file that programs write, such as metrics, of any size. Throws Error(config) for
+/// what is neither a file nor a pipe: a device may have no end.
+std::string read_data_file(const std::filesystem::path& path);
+
 }  // namespace acc

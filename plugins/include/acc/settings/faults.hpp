@@ -3,16 +3,25 @@
 
 #include "acc/base/error.hpp"
 
+#include <cstddef>
 #include <string>
 
 namespace acc::settings {
 
-/// Collects the faults of an input, so that the user gets all of them in one message.
+/// Collects the faults of an input, so that the user gets all of them in one message: of a large
+/// input that is something else, the first ones, and their beginnings.
 class Faults {
  public:
   void add(const std::string& sentence, Errc code = Errc::config) {
-    code_ = text_.empty() ? code : Errc::config;
-    text_ += (text_.empty() ? "" : "\n") + sentence;
+    constexpr int kMost = 20;
+    constexpr std::size_t kMostBytes = 2000;
+    code_ = count_ == 0 ? code : Errc::config;
+    if (++count_ <= kMost) {
+      text_ += (text_.empty() ? "" : "\n") +
+               (sentence.size() <= kMostBytes ? sentence : sentence.substr(0, kMostBytes) + "...");
+    } else if (count_ == kMost + 1) {
+      text_ += "\nand more";
+    }
   }
 
   /// Runs `work` and stores the message of the Error that it throws. Returns true if it threw none.
@@ -27,18 +36,19 @@ class Faults {
     }
   }
 
-  [[nodiscard]] bool any() const { return !text_.empty(); }
+  [[nodiscard]] bool any() const { return count_ > 0; }
 
   /// Throws if there was any fault: a single fault keeps its error code; several become one
   /// Error(config) with one line per fault.
   void raise() const {
-    if (!text_.empty()) {
+    if (any()) {
       throw Error(code_, text_);
     }
   }
 
  private:
   std::string text_;
+  int count_ = 0;
   Errc code_ = Errc::config;
 };
 

@@ -168,7 +168,8 @@ std::optional<FolderPlan> parse_plan(std::string_view text, int ranks,
   try {
     root = json_from_text<json>(text);
   } catch (const json::exception& error) {
-    throw Error(Errc::config, path.string() + ": '" + name + "' is damaged: " + error.what());
+    throw Error(Errc::config,
+                path.string() + ": '" + name + "' is damaged: " + text_of_fault(error));
   }
   const JsonValue value(root, path, name);
   if (value["version"].integer(0) != kPlanVersion) {

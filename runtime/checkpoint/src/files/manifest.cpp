@@ -208,7 +208,7 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
     }
     root = json_from_text<json>(text);
   } catch (const json::exception& error) {
-    fail(path, std::string("damaged: ") + error.what());
+    fail(path, "damaged: " + text_of_fault(error));
   }
   const JsonValue value(root, path, "");
   const std::int64_t version = value["version"].integer(0);

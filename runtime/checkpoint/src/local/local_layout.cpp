@@ -176,7 +176,7 @@ std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::pa
     }
     return models;
   } catch (const json::exception& error) {
-    fail(path, std::string("damaged layout of local shards: ") + error.what());
+    fail(path, "damaged layout of local shards: " + text_of_fault(error));
   }
 }
 

@@ -68,7 +68,7 @@ nlohmann::json parse_json(std::string_view text, const std::filesystem::path& pa
     }
     return parsed;
   } catch (const nlohmann::json::exception& error) {
-    fail(path, std::string("the header is not valid JSON: ") + error.what());
+    fail(path, "the header is not valid JSON: " + text_of_fault(error));
   }
 }
 

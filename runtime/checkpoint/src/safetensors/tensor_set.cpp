@@ -57,7 +57,7 @@ nlohmann::json parse_index(const InputFile& file) {
   try {
     return json_from_text<nlohmann::json>(file.text());
   } catch (const nlohmann::json::exception& error) {
-    fail(file.path(), std::string("not valid JSON: ") + error.what());
+    fail(file.path(), "not valid JSON: " + text_of_fault(error));
   }
 }
 

@@ -260,6 +260,7 @@ void ignore_broken_pipes() {
 
 GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : ranks_{.spec = std::move(spec)} {
   ignore_broken_pipes();
+  ranks_.peers.reserve(ranks_.size());
   for (int distance = 1; distance < size(); ++distance) {
     ranks_.peers.push_back((rank() + distance) % size());
   }

@@ -191,8 +191,18 @@ TEST_CASE("estimate-memory: invalid files are rejected") {
     return error("shape.safetensors",
                  std::string({static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0}) + header);
   };
-  CHECK(contains(shaped("[-1]"), "the shape of t is invalid: [-1]"));
-  CHECK(contains(shaped("[4294967296,4294967296]"), "the shape of t is invalid"));
+  for (const std::string shape : {"[-1]", "[1.5]", "7", "null", "[true]", "[1e99]"}) {
+    CAPTURE(shape);
+    CHECK(contains(shaped(shape), "tensor 't': expected a list of numbers as shape, found "));
+  }
+  CHECK(contains(shaped("[4294967296,4294967296]"), "'t' has a matrix of 4294967296 x"));
+  CHECK(contains(shaped("[4294967296,4294967296,4]"), "more than 1000000000000000 parameters"));
+  CHECK(contains(shaped("[[[1]]]"), "nested deeper than 3 levels"));
+  CHECK(contains(shaped("[1]}, \"t\": {\"shape\": [2]"), "tensor 't' is listed twice"));
+  CHECK(contains(shaped("["), "header or index: parse error at line 1, column "));
+  CHECK(contains(error("config.json", R"({"model_type": "gpt2", "n_embd": 100000000,
+            "vocab_size": 1000000000, "n_positions": 1000000000, "n_layer": 1000000000})"),
+                 "most of them in 1000000000 x 'block' of 1000000000000001"));
   CHECK(contains(error("x.index.json", "{}"), "weight_map"));
   CHECK(contains(error("y.index.json", R"({"weight_map": {"t": "gone.safetensors"}})"), "gone"));
   CHECK(contains(acc::test::refusal([] { commands::size_of_source("no-such-model", 1); },

@@ -68,9 +68,10 @@ TEST_CASE("a metrics file that is wrong is refused with file, line and what was 
     CHECK(contains(error, message));
   }
   CHECK(contains(error_of([&] { return read_metrics(folder.path() / "none"); }),
-                 "not_found: plot: cannot open " + (folder.path() / "none").string() +
+                 "not_found: cannot read " + (folder.path() / "none").string() +
                      ": No such file or directory"));
-  CHECK(contains(error_of([&] { return read_metrics(folder.path()); }), ": is a folder"));
+  CHECK(contains(error_of([&] { return read_metrics(folder.path()); }),
+                 ": it is a folder, not a file"));
 }
 
 TEST_CASE("ticks are round numbers within the range") {
