@@ -212,7 +212,8 @@ TEST_CASE("acclaunch help: a short first page, and a page for each command") {
 
 TEST_CASE("acclaunch: every line of an error begins with the program's name, once") {
   for (const Words& words : {Words{"--num_processes", "some", "--num_machines", "few", "/bin/true"},
-                             Words{"config", "--what"}, Words{"estimate-memory"}}) {
+                             Words{"config", "--what"}, Words{"estimate-memory"},
+                             Words{"top", "--once", "--interval", "nan"}}) {
     CAPTURE(words);
     Program wrong(acclaunch(words));
     CHECK(wrong.wait() == 2);
