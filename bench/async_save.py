@@ -3,11 +3,14 @@
 
     python bench/async_save.py [--bin build/release/bin] [--python PYTHON] [--package build/release/python]
                                [--dir DIR]... [--processes N] [--layers L] [--width W] [--rounds R]
+                               [--impls acclaunch,Accelerate,DeepSpeed,torch]
 
 For each DIR (results differ between a tmpfs and a disk), with two processes on the CPU, trains the same
-MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch and with torch's FSDP 2, one after the other in
-each round, and measures for each: the time of a step; of a save for which the training waits (runtime.save;
-torch.distributed.checkpoint.save); the time until save_async and dcp.async_save return (the stall); the time until the
+MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch, with Accelerate (FSDP 2) and DeepSpeed (ZeRO 2)
+under --engine acc, and with torch's FSDP 2, one after the other in each round, and measures for each: the time of a
+step; of a save for which the training waits (runtime.save; save_state and save_checkpoint without save_async;
+torch.distributed.checkpoint.save); the time until save_async, save_state and save_checkpoint with save_async, and
+dcp.async_save return (the stall); the time until the
 checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. The CPU
 time of a step, and that of a save (of the whole process meanwhile, less that of as many steps) are steady on a machine
 that does other work too; where all cores are busy, a save delays the training by its CPU time. For acclaunch also the
@@ -73,6 +76,81 @@ class Ours:
         self.runtime.wait_save()
 
 
+class Engine:
+    """A program under --engine acc --save_async."""
+
+    def saved(self, folder, is_beside):
+        os.environ["ACC_SAVE_ASYNC"] = str(is_beside).lower()
+        self.save_in(folder)
+
+    def save(self, folder):
+        self.saved(folder, False)
+
+    def save_async(self, folder):
+        self.saved(folder, True)
+
+    def saving(self):
+        from acclaunch import _save_async
+
+        return _save_async._in_flight is not None and not _save_async._in_flight.done.is_set()
+
+    def any(self, value):
+        return any_rank(value)
+
+    def wait(self):
+        from acclaunch import _save_async
+
+        _save_async.wait()
+
+
+class Accelerate(Engine):
+    FLAGS = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
+             "--fsdp_transformer_layer_cls_to_wrap", "Sequential", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"]
+
+    def __init__(self, width, layers):
+        import torch
+        from accelerate import Accelerator
+
+        self.accelerator = Accelerator()
+        net = make_net(width, layers)
+        self.net, self.optimizer = self.accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4))
+        self.rank = self.accelerator.process_index
+        self.barrier, self.save_in = self.accelerator.wait_for_everyone, self.accelerator.save_state
+
+    def step(self, x):
+        self.accelerator.backward(self.net(x).square().mean())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class DeepSpeed(Engine):
+    FLAGS = []
+
+    def __init__(self, width, layers):
+        import deepspeed
+        import torch.distributed as dist
+
+        deepspeed.utils.logger.setLevel("ERROR")
+        net = make_net(width, layers)
+        self.engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config={
+            "train_micro_batch_size_per_gpu": 256, "zero_optimization": {"stage": 2},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}})
+        self.rank, self.barrier, self.save_in = dist.get_rank(), dist.barrier, self.engine.save_checkpoint
+
+    def step(self, x):
+        self.engine.backward(self.engine(x).square().mean())
+        self.engine.step()
+
+
+def any_rank(value):
+    import torch
+    import torch.distributed as dist
+
+    flag = torch.tensor(float(value))
+    dist.all_reduce(flag)
+    return bool(flag)
+
+
 class Theirs:
     def __init__(self, width, layers):
         import torch
@@ -115,22 +193,20 @@ class Theirs:
         return not self.future.done()
 
     def any(self, value):
-        import torch
-        import torch.distributed as dist
-
-        flag = torch.tensor(float(value))
-        dist.all_reduce(flag)
-        return bool(flag)
+        return any_rank(value)
 
     def wait(self):
         self.future.result()
+
+
+SIDES = {"acclaunch": Ours, "Accelerate": Accelerate, "DeepSpeed": DeepSpeed, "torch": Theirs}
 
 
 def worker(impl, folder, width, layers):
     import torch
 
     torch.set_num_threads(1)
-    side = (Ours if impl == "acclaunch" else Theirs)(width, layers)
+    side = SIDES[impl](width, layers)
     x = torch.randn(256, width)
 
     def timed(function, *arguments):
@@ -196,6 +272,9 @@ def run(args, impl, folder):
     if impl == "acclaunch":
         command = [os.path.join(args.bin, "acclaunch"), "--cpu", "--num_processes", str(args.processes), "--use_fsdp",
                    "--fsdp_version", "2", "--memory_checkpoint_every", "1", "--no_python", *script]
+    elif issubclass(SIDES[impl], Engine):
+        command = [os.path.join(args.bin, "acclaunch"), "--engine", "acc", "--save_async", "--cpu", "--num_processes",
+                   str(args.processes), *SIDES[impl].FLAGS, "--no_python", *script]
     else:
         command = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", str(args.processes), "--master-port",
                    str(free_port()), *script[1:]]
@@ -204,13 +283,13 @@ def run(args, impl, folder):
 
 def main():
     parser = Options(__doc__, bin=BIN, package=BIN.parent / "python", python=sys.executable, processes=2, layers=22,
-                     width=1024, rounds=3)
+                     width=1024, rounds=3, impls=list(SIDES))
     parser.add_argument("--dir", action="append")
     args = parser.parse_args()
     for where in args.dir or [tempfile.gettempdir()]:
         rows = collections.defaultdict(list)
         for _ in range(args.rounds):
-            for impl in ("acclaunch", "torch"):
+            for impl in args.impls:
                 folder = tempfile.mkdtemp(dir=where)
                 try:
                     rows[impl].append(run(args, impl, folder))

@@ -88,7 +88,7 @@ class Save:
         """The present place of a path."""
         path = os.path.abspath(path)
         if self.hidden is not None and _is_in(path, self.folder):
-            return os.path.join(self.hidden, os.path.relpath(path, self.folder))
+            return os.path.normpath(os.path.join(self.hidden, os.path.relpath(path, self.folder)))
         return path
 
     def _hide(self):
@@ -97,7 +97,6 @@ class Save:
         if _leads():
             with contextlib.suppress(FileNotFoundError):  # that of another machine has, in a folder that both see
                 os.rename(self.folder, hidden)
-            self.at_end(bool, hidden)
         self.hidden = hidden
 
     # ---- writing
@@ -137,7 +136,7 @@ class Save:
             _show(self.folder, self.hidden)
 
     def _remove(self):
-        for folder in self.commits if self.is_beside else ():
+        for folder in [*self.commits, *[self.folder] * self.hides] if self.is_beside else ():
             shutil.rmtree(self.place(folder), ignore_errors=True)
 
     def run(self):

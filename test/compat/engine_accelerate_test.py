@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from unittest import mock
 
 if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))):
     print("skipped: no Accelerate")
@@ -63,6 +64,9 @@ def train(folder):
     from accelerate.utils import set_seed
     from leave import leave
     from torch.utils.data import DataLoader, TensorDataset
+
+    from acclaunch import _save_async
+    from acclaunch._library import CollectiveError
 
     class Block(torch.nn.Module):
         def __init__(self):
@@ -125,7 +129,6 @@ def train(folder):
 
     def saved_beside():
         """A save, of which nothing is seen until the end; one that a rank cannot write; one in a folder with files."""
-        from acclaunch import _save_async
         write, may_write = _save_async.Save._write, threading.Event()
 
         def fail(self):
@@ -154,8 +157,50 @@ def train(folder):
         yield
         yield
 
+    class Failing:
+        def state_dict(self):
+            if accelerator.process_index == 1 and failing == "object":
+                raise OSError("no object")
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    def failed(place):
+        """A save that rank 1 fails to make. Returns what is raised."""
+        nonlocal failing
+        failing, rank, save = place, accelerator.process_index, torch.save
+
+        def fail(value, file, *arguments, **keywords):
+            if failing == "file" and rank == 1 and isinstance(value, dict) and "torch_manual_seed" in value:
+                raise OSError("no file")
+            save(value, file, *arguments, **keywords)
+
+        with mock.patch("torch.save", fail):
+            try:
+                accelerator.save_state(f"{folder}/{place}")
+            except (OSError, CollectiveError) as error:
+                return f"{type(error).__name__}: {error}"
+            finally:
+                failing = ""
+
+    def fail_to_save():
+        """The other rank learns of it: by an error, or where it is beside the training by a line."""
+        is_beside, rank = os.environ.get("ACC_SAVE_ASYNC") == "true", accelerator.process_index
+        for place in ("object", "file"):
+            raised = failed(place)
+            told = f"CollectiveError: {folder}/{place} was not saved: rank 1: no {place}"
+            own = None if is_beside and place == "file" else f"OSError: no {place}"
+            assert raised == (own if rank == 1 else None if is_beside else told), (place, raised)
+            _save_async.wait()
+        accelerator.wait_for_everyone()
+        assert not is_beside or not {"object", "file"}.intersection(os.listdir(folder)), os.listdir(folder)
+
+    failing = ""
+    accelerator.register_for_checkpointing(Failing())
     found = []
     epoch()
+    fail_to_save()
     state = saved_beside() if os.environ.get("ACC_SAVE_ASYNC") == "true" else saved()
     next(state)
     kept = found[:]
@@ -209,7 +254,8 @@ def main():
             beside = name in SAVED_BESIDE
             ours = run(name, *flags, *["--save_async"] * beside, "--config_file", written(name, text))
             assert "acclaunch: engine acc, " in ours.stdout, ours.stdout
-            assert ("/other was not saved: rank 1: no room" in ours.stdout) == beside, ours.stdout
+            for place, why in (("other", "room"), ("object", "object"), ("file", "file")):
+                assert (f"/{place} was not saved: rank 1: no {why}" in ours.stdout) == beside, ours.stdout
             for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
                 assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)
         flag = "memory_checkpoint_every"
