@@ -3,20 +3,20 @@
 
     python bench/async_save.py [--bin build/release/bin] [--python PYTHON] [--package build/release/python]
                                [--dir DIR]... [--processes N] [--layers L] [--width W] [--rounds R]
-                               [--impls acclaunch,Accelerate,DeepSpeed,torch]
+                               [--saves S] [--steps STEPS] [--impls acclaunch,Accelerate,DeepSpeed,torch]
 
 For each DIR (results differ between a tmpfs and a disk), with two processes on the CPU, trains the same
 MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch, with Accelerate (FSDP 2) and DeepSpeed (ZeRO 2)
 under --engine acc, and with torch's FSDP 2, one after the other in each round, and measures for each: the time of a
 step; of a save for which the training waits (runtime.save; save_state and save_checkpoint without save_async;
 torch.distributed.checkpoint.save); the time until save_async, save_state and save_checkpoint with save_async, and
-dcp.async_save return (the stall); the time until the
-checkpoint is complete; and the steps that are made meanwhile, as a factor of the time of a step without a save. The CPU
-time of a step, and that of a save (of the whole process meanwhile, less that of as many steps) are steady on a machine
-that does other work too; where all cores are busy, a save delays the training by its CPU time. For acclaunch also the
-stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one after each. Values are medians
-of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks for, and its state dict is made as
-for dcp.save. Prints lines of JSON, then a table.
+dcp.async_save return (the stall); the time until the checkpoint is complete; and the steps that are made meanwhile, as
+a factor of the time of a step without a save. The CPU time of a step, and that of a save (of the whole process
+meanwhile, less that of as many steps) are steady on a machine that does other work too; where all cores are busy, a
+save delays the training by its CPU time. "of CPU" is the stall as a part of the save in CPU time of the thread that
+trains. For acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one
+after each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks
+for, and its state dict is made as for dcp.save. Prints lines of JSON, then a table.
 """
 import collections
 import json
@@ -31,7 +31,6 @@ from launchers import free_port, json_lines
 from names import BIN, Options
 
 HERE = os.path.abspath(__file__)
-SAVES, STEPS = 3, 8
 
 
 def make_net(width, layers):
@@ -202,17 +201,19 @@ class Theirs:
 SIDES = {"acclaunch": Ours, "Accelerate": Accelerate, "DeepSpeed": DeepSpeed, "torch": Theirs}
 
 
-def worker(impl, folder, width, layers):
+def worker(impl, folder, width, layers, saves, step_count):
     import torch
 
     torch.set_num_threads(1)
     side = SIDES[impl](width, layers)
     x = torch.randn(256, width)
 
-    def timed(function, *arguments):
+    def timed(function, *arguments, cpu=None):
         side.barrier()
-        begin = time.perf_counter()
+        begin, own = time.perf_counter(), time.thread_time()
         function(*arguments)
+        if cpu is not None:
+            cpu.append(time.thread_time() - own)
         return time.perf_counter() - begin
 
     def steps(count):
@@ -228,14 +229,14 @@ def worker(impl, folder, width, layers):
     timed(side.save, f"{folder}/first")
     timed(side.save_async, f"{folder}/first_beside")  # allocates
     side.wait()
-    for number in range(SAVES):
+    for number in range(saves):
         begin = time.process_time()
-        found["step"] += steps(STEPS)
-        found["cpu"].append((time.process_time() - begin) / STEPS)
-        found["save"].append(timed(side.save, f"{folder}/save_{number}"))
+        found["step"] += steps(step_count)
+        found["cpu"].append((time.process_time() - begin) / step_count)
+        found["save"].append(timed(side.save, f"{folder}/save_{number}", cpu=found["cpu_save"]))
         side.barrier()
         begin, cpu = time.perf_counter(), time.process_time()
-        found["stall"].append(timed(side.save_async, f"{folder}/beside_{number}"))
+        found["stall"].append(timed(side.save_async, f"{folder}/beside_{number}", cpu=found["cpu_stall"]))
         beside = []
         while side.any(side.saving()):
             beside += steps(1)
@@ -244,7 +245,7 @@ def worker(impl, folder, width, layers):
         found["beside"].append(beside)
         found["save_cpu"].append(time.process_time() - cpu - len(beside) * found["cpu"][-1])
     if impl == "acclaunch":
-        for _ in range(3 + STEPS):
+        for _ in range(3 + step_count):
             side.barrier()
             begin = time.perf_counter()
             side.step(x)
@@ -256,6 +257,8 @@ def worker(impl, folder, width, layers):
         print(json.dumps({"impl": impl, "step_s": round(middle, 4),
                           "save_s": round(statistics.median(found["save"]), 4),
                           "stall_s": round(statistics.median(found["stall"]), 4),
+                          "save_thread_s": round(statistics.median(found["cpu_save"]), 4),
+                          "stall_thread_s": round(statistics.median(found["cpu_stall"]), 4),
                           "complete_s": round(statistics.median(found["complete"]), 4),
                           "steps_beside": round(statistics.median(len(times) for times in found["beside"]), 1),
                           "step_beside_s": round(statistics.median(during), 4) if during else None,
@@ -268,7 +271,7 @@ def worker(impl, folder, width, layers):
 
 
 def run(args, impl, folder):
-    script = [args.python, HERE, "--worker", impl, folder, str(args.width), str(args.layers)]
+    script = [args.python, HERE, "--worker", impl, folder, *map(str, (args.width, args.layers, args.saves, args.steps))]
     if impl == "acclaunch":
         command = [os.path.join(args.bin, "acclaunch"), "--cpu", "--num_processes", str(args.processes), "--use_fsdp",
                    "--fsdp_version", "2", "--memory_checkpoint_every", "1", "--no_python", *script]
@@ -283,7 +286,7 @@ def run(args, impl, folder):
 
 def main():
     parser = Options(__doc__, bin=BIN, package=BIN.parent / "python", python=sys.executable, processes=2, layers=22,
-                     width=1024, rounds=3, impls=list(SIDES))
+                     width=1024, rounds=3, saves=3, steps=8, impls=list(SIDES))
     parser.add_argument("--dir", action="append")
     args = parser.parse_args()
     for where in args.dir or [tempfile.gettempdir()]:
@@ -297,7 +300,7 @@ def main():
                     shutil.rmtree(folder)
                 print(json.dumps({"dir": where, **rows[impl][-1]}), flush=True)
         print(f"\n{where}, {args.processes} processes, {args.layers} layers of {args.width}:")
-        print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'complete s':>11} "
+        print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'of CPU':>7} {'complete s':>11} "
               f"{'steps beside':>13} {'slower':>8} {'step CPU s':>11} {'save CPU s':>11} "
               f"{'memory stall s':>15} {'memory step s':>14}")
         for impl, lines in rows.items():
@@ -305,7 +308,8 @@ def main():
                 values = [line[key] for line in lines if line[key] is not None]
                 return statistics.median(values) if values else float("nan")
             print(f"{impl:<10} {middle('step_s'):8.4f} {middle('save_s'):8.4f} {middle('stall_s'):8.4f} "
-                  f"{middle('stall_s') / middle('save_s'):11.1%} {middle('complete_s'):11.3f} "
+                  f"{middle('stall_s') / middle('save_s'):11.1%} "
+                  f"{middle('stall_thread_s') / middle('save_thread_s'):7.0%} {middle('complete_s'):11.3f} "
                   f"{middle('steps_beside'):13.0f} {middle('step_beside_s') / middle('step_s') - 1:8.1%} "
                   f"{middle('step_cpu_s'):11.3f} {middle('save_cpu_s'):11.3f} "
                   f"{middle('memory_stall_s'):15.4f} {middle('step_memory_s'):14.4f}")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time from the end of a worker by SIGKILL to the next optimizer step of all ranks, compared with torchrun.
 
-    python bench/lost_workers.py [--bin build/release/bin] [--python PYTHON] [--package build/release/python] [--dir DIR]
-                                 [--processes N] [--layers L] [--width W] [--kills K] [--rounds R]
+    python bench/lost_workers.py [--bin build/release/bin] [--python PYTHON] [--package build/release/python]
+                                 [--dir DIR] [--processes N] [--layers L] [--width W] [--kills K] [--rounds R]
 
-The same FSDP 2 program (by default 23 M parameters, AdamW, fp32) trains in turn under `acclaunch --engine acc --rejoin`,
-which goes back to a snapshot in memory of each step, and under torchrun, which starts all workers again and loads a
-torch DCP checkpoint of each step from DIR. K times in each round a rank is killed, each rank in turn, when all have made
-two steps. Prints for each round the seconds, then the medians of all. Both programs find their step after a kill, and
-the steps that are made again are counted: the time is that to the first step that all ranks have made after it.
+The same FSDP 2 program (by default 23 M parameters, AdamW, fp32) trains in turn under `acclaunch --engine acc
+--rejoin`, which goes back to a snapshot in memory of each step, and under torchrun, which starts all workers again and
+loads a torch DCP checkpoint of each step from DIR. K times in each round a rank is killed, each rank in turn, when all
+have made two steps. The time is that until all ranks have made a step again. Prints the seconds of each round, then the
+medians of all.
 """
 import itertools
 import json
