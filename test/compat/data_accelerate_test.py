@@ -16,14 +16,10 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import ENGINE_MODULES, preload  # noqa: E402
-
 DEADLINE = 240  # seconds; far more than a busy machine needs
 SIZE = 70
 ENGINE = ["--engine", "acc", "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP",
           "--fsdp_state_dict_type", "SHARDED_STATE_DICT"]
-
-FORKS = preload(*ENGINE_MODULES, "accelerate", "safetensors.torch")
 
 
 def train(folder, part):
@@ -120,8 +116,8 @@ def flat(batches):
 def main():
     acclaunch = sys.argv[1]
 
-    def run(ranks, folder, part, *flags, forks=FORKS):
-        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *forks, *flags, __file__, folder, part],
+    def run(ranks, folder, part, *flags, preload=("--preload", "accelerate,torch._dynamo,safetensors.torch")):
+        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *preload, *flags, __file__, folder, part],
                               text=True, timeout=DEADLINE, env=os.environ | {"PYTHON_EXEC": sys.executable},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
@@ -155,7 +151,7 @@ def main():
         assert check.returncode == 0, check.stdout + check.stderr
         assert "loader0: epoch 1: 70 samples, each used once, 2 again to fill a batch\n" in check.stdout, check.stdout
         # Without sharding, and without the flag, where the order is Accelerate's.
-        plain, _ = run(2, folder, "plain", "--data_order", "acc", forks=())  # in ranks that are started
+        plain, _ = run(2, folder, "plain", "--data_order", "acc", preload=())  # in ranks that are started
         assert plain["0"] == first["0"] and plain["skipped"] == plain["1"][2:]
         once([flat(plain["unseeded"])[:SIZE]])
         theirs, _ = run(2, folder, "plain")

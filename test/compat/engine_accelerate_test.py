@@ -17,8 +17,6 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import ENGINE_MODULES, preload  # noqa: E402
-
 SAVED_BESIDE = ("version 2", "version 1, loaded by rank 0", "ZeRO 3")  # with --save_async
 DEADLINE = 240  # seconds; far more than a busy machine needs
 SECTION = """distributed_type: FSDP
@@ -241,16 +239,15 @@ def main():
             path.write_text(text.replace("FOLDER", folder))
             return str(path)
 
-        modules = (*ENGINE_MODULES, "accelerate", "safetensors.torch")
-        forked = preload(*modules)
-        plain = run("plain", *forked, "--cpu", "--num_processes", "2", "--engine", "acc")
+        preload = ["--preload", "accelerate,torch._dynamo,safetensors.torch"]
+        plain = run("plain", *preload, "--cpu", "--num_processes", "2", "--engine", "acc")
         assert "--engine acc had no effect: the program has run no sharded module" not in plain.stdout  # it ends by _exit
         expected = numbers(plain)
         for name, text in FILES.items():
             # Only one job starts its ranks; those of the others are forked from one process.
-            flags = [] if name == "version 2" else forked
+            flags = [] if name == "version 2" else preload
             if text.startswith("distributed_type: DEEPSPEED"):
-                flags = preload(*modules, "deepspeed")
+                flags = [flags[0], f"{flags[1]},deepspeed"]
             beside = name in SAVED_BESIDE
             ours = run(name, *flags, *["--save_async"] * beside, "--config_file", written(name, text))
             assert "acclaunch: engine acc, " in ours.stdout, ours.stdout

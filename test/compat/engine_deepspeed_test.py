@@ -22,7 +22,7 @@ if not all(map(importlib.util.find_spec, ("torch", "deepspeed"))):
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import ENGINE_MODULES, run_ranks  # noqa: E402
+from run_ranks import run_ranks  # noqa: E402
 
 WORDS, SIZE = 13, 6
 
@@ -1137,19 +1137,18 @@ PARTS = {"configured": (2, configured), "cases": (2, cases), "elsewhere": (3, el
 
 def main():
     os.environ["DS_ACCELERATOR"] = "cpu"
-    modules = (*ENGINE_MODULES, "deepspeed")
     with tempfile.TemporaryDirectory() as folder:
         for part in os.environ.get("PART", " ".join(PARTS)).split():
             ranks, _ = PARTS[part]
             if part == "faults":
                 # Transfers by threads, because a preloaded library sees no request of io_uring.
-                run = run_ranks(ranks, part, folder, modules=modules, under=(sys.argv[4], "io_uring_setup:EPERM"),
+                run = run_ranks(ranks, part, folder, preload="deepspeed", under=(sys.argv[4], "io_uring_setup:EPERM"),
                                 flags=("--max_restarts", str(len(FAULTS)), "--restart_backoff", "0"),
                                 variables={"LD_PRELOAD": sys.argv[3]})
                 assert all(each in run.stderr for each in MESSAGES), run.stderr
                 assert not os.listdir(f"{folder}/disk")
             else:
-                run = run_ranks(ranks, part, folder, modules=modules)
+                run = run_ranks(ranks, part, folder, preload="deepspeed")
             assert run.stdout.count("trained") == ranks, run.stdout
 
 

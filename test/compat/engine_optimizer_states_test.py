@@ -18,7 +18,7 @@ except ImportError as error:
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent))
-from engine_optimizers_test import MODULES, WORDS, Net, preload  # noqa: E402
+from engine_optimizers_test import WORDS, Net  # noqa: E402
 
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("accelerate", "bitsandbytes", "transformers")}
 BEFORE, AFTER = 2, 2  # steps
@@ -255,8 +255,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for ranks, action in ((2, "save"), (1, "load"), (3, "load")):
             run = subprocess.run(
-                [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc",
-                 *preload(*MODULES, "accelerate"), os.path.abspath(__file__), folder, action],
+                [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc", "--preload",
+                 "torch._dynamo", os.path.abspath(__file__), folder, action],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
                                   "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
                                   "OMP_NUM_THREADS": "1"},  # no threads of numpy in a process that forks

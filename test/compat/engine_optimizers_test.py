@@ -7,6 +7,7 @@ gradients is exact. Those that the engine refuses, it refuses by name. Exits wit
 import contextlib
 import os
 import pathlib
+import subprocess
 import sys
 
 try:
@@ -18,11 +19,6 @@ except ImportError as error:
 from torch import nn
 from torch.nn import functional as F
 
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import ENGINE_MODULES, preload, run_ranks  # noqa: E402
-
-# Of what the ranks import.
-MODULES = (*ENGINE_MODULES, "transformers.optimization", "bitsandbytes.optim")
 STEPS, WORDS, SIZE = 10, 13, 6
 
 # Class: options, and the largest difference of a weight; or a part of the message that refuses it.
@@ -238,9 +234,14 @@ def worker():
 
 
 def main():
-    run = run_ranks(2, flags=("--engine", "acc"), modules=MODULES)
-    print(run.stdout)
-    assert run.stdout.count("served") == 2, run.stdout
+    acclaunch, package = sys.argv[1:]
+    process = subprocess.run(
+        [acclaunch, "--engine", "acc", "--cpu", "--preload", "torch._dynamo", "--num_processes", "2",
+         pathlib.Path(__file__)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+                          "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+    print(process.stdout)
+    assert process.returncode == 0 and process.stdout.count("served") == 2, process.stdout + process.stderr
 
 
 if __name__ == "__main__":

@@ -16,9 +16,6 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
     print("skipped: no torch or no Accelerate")
     sys.exit(77)
 
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import ENGINE_MODULES, preload  # noqa: E402
-
 STEPS, WORDS, SIZE, SAMPLES = 8, 13, 8, 60
 SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP",
            "--fsdp_cpu_ram_efficient_loading", "false"]
@@ -346,8 +343,8 @@ def run(folder, case, *flags, disturbed=""):
     """Runs two ranks in a new folder. Returns it, and their output."""
     acclaunch, package = sys.argv[1:3]
     folder.mkdir()
-    modules = [*ENGINE_MODULES, "accelerate", *["deepspeed"] * ("deepspeed" in case)]
-    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", *preload(*modules),
+    modules = ",".join(["torch._dynamo", *["deepspeed"] * ("deepspeed" in case)])
+    job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", "--preload", modules,
                           *CASES[case][0], *flags, os.path.abspath(__file__), folder, case, disturbed],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)

@@ -6,6 +6,7 @@ resumed from a checkpoint, ten on two. Compares the weights with those of torch'
 
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 from unittest import mock
@@ -18,9 +19,6 @@ except ImportError as error:
 
 from torch import nn
 from torch.nn import functional as F
-
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import run_ranks  # noqa: E402
 
 STEPS, ROWS, RANKS = 20, 6, (3, 2)
 # Strategy, and how the ranks of a machine gather: "copy" behaves as several machines do.
@@ -390,12 +388,16 @@ def worker(folder, phase):
 
 
 def main():
+    acclaunch, package = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         for name in OPTIMIZERS:
             torch.save(expected_weights(name), f"{folder}/{name}.pt")
         for phase, ranks in enumerate(RANKS):
-            run = run_ranks(ranks, folder, phase, flags=("--use_fsdp",), modules=("transformers.optimization",))
-            assert run.stdout.count("trained") == ranks, run.stdout
+            process = subprocess.run(
+                [acclaunch, "--cpu", "--use_fsdp", "--preload", "torch._dynamo", "--num_processes", str(ranks),
+                 pathlib.Path(__file__), folder, str(phase)],
+                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+            assert process.returncode == 0 and process.stdout.count("trained") == ranks, process.stdout + process.stderr
 
 
 if __name__ == "__main__":

@@ -565,7 +565,7 @@ def train_some_steps():
 def check_end():
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"ACC_RECORD": folder, "ACC_RECORD_STEPS": "2", "ACC_RECORD_RANDOM": "keep"}
-        run_ranks(2, "steps", modules=())
+        run_ranks(2, "steps", preload="torch.distributed")
         _, others = read(folder)
         assert [each["reason"] for each in others["end"]] == ["steps"] * 2 and len(others["step"]) == 4, others["step"]
 

@@ -5,6 +5,7 @@ norms must be equal. Exits with 77 without torch."""
 
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -25,7 +26,6 @@ from torch.nn import functional as F
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 from leave import leave  # noqa: E402
-from run_ranks import run_ranks  # noqa: E402
 
 MODEL, OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"  # Accelerate's names
 WORDS, SIZE, ROWS = 13, 8, 4
@@ -209,8 +209,15 @@ def saved_beside(acc, runtime, ours, folder):
 
 
 def main():
+    acclaunch, package = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        run = run_ranks(2, folder, flags=("--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"))
+        run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
+                              "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--preload",
+                              "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
+                              os.path.abspath(__file__), folder],
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                             capture_output=True, text=True, timeout=550)
+    assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout
 
 

@@ -7,9 +7,9 @@ import contextlib
 import copy
 import gc
 import os
-import pathlib
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import weakref
@@ -25,9 +25,6 @@ except ImportError as error:
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import ENGINE_MODULES, run_ranks  # noqa: E402
 
 STEPS, ROWS = 2, 4
 # Strategy, and how the ranks of a machine gather: "copy" behaves as several machines do.
@@ -799,13 +796,17 @@ def expect_freed(acc):
 
 
 def main():
-    package, *wanted = sys.argv[2:]
+    acclaunch, package, *wanted = sys.argv[1:]
     sys.path.insert(0, package)
     import acclaunch.torch as acc
 
     expect_policies(acc)
     expect_freed(acc)
-    run = run_ranks(2, *wanted, flags=("--use_fsdp",), modules=(*ENGINE_MODULES, "transformers", "peft"))
+    run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload",
+                          "torch._dynamo", os.path.abspath(__file__), *wanted],
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         capture_output=True, text=True, timeout=550)
+    assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout
 
 

@@ -15,10 +15,6 @@ import tempfile
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
     sys.exit(77)
-
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from run_ranks import preload  # noqa: E402
-
 if "RANK" in os.environ:
     import torch
     from torch import nn
@@ -169,7 +165,7 @@ def losses(folder, rank):
 def run(*words):
     """Runs two ranks. Returns their output."""
     acclaunch, package = sys.argv[1:]
-    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *preload(), *words],
+    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload", "torch._dynamo", *words],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr

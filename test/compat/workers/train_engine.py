@@ -24,6 +24,7 @@ from acclaunch.data import StatefulDataLoader
 from acclaunch.snapshots import Snapshots
 
 WORDS, SIZE, SAMPLES, BATCH = 13, 16, 60, 12
+ENDLESS = 1000000  # steps, of a run that the test ends, and whose steps it makes again: without a pause, thousands
 
 
 class Net(nn.Module):
@@ -66,7 +67,7 @@ def main():
     if not hasattr(sys, "told_pid"):  # in a process one time
         sys.told_pid = True
         print("pid", os.getpid(), flush=True)
-    asked = []
+    asked, pause = [], 0.02 if options.steps == ENDLESS else 0  # seconds
     signal.signal(signal.SIGUSR1, lambda *_: asked.append(True))
     torch.manual_seed(1)
     dist.init_process_group()
@@ -95,6 +96,7 @@ def main():
             snapshots.keep(steps)
             if ends or steps == options.steps:
                 break
+            time.sleep(pause)
     state = get_state_dict(net, optimizer, options=full)
     if options.checkpoint and dist.get_rank() == 0:
         torch.save((steps, loader.state_dict(), *state), options.checkpoint)

@@ -18,6 +18,7 @@ import acclaunch.torch as acc
 from acclaunch.data import StatefulDataLoader
 
 WORDS, SIZE, SAMPLES, BATCH = 13, 16, 60, 12
+ENDLESS = 1000000  # steps, of a run that the test ends, and whose steps it makes again: without a pause, thousands
 
 
 class Net(nn.Module):
@@ -52,7 +53,7 @@ def main():
         parser.add_argument(f"--{name}", type=type_, required=True)
     options = parser.parse_known_args()[0]
     print("pid", os.getpid(), flush=True)
-    asked = []
+    asked, pause = [], 0.02 if options.steps == ENDLESS else 0  # seconds
     signal.signal(signal.SIGUSR1, lambda *_: asked.append(True))
     torch.manual_seed(1)
     runtime = acc.Runtime()
@@ -82,6 +83,7 @@ def main():
                     series.keep_in_memory(model, optimizer, loader.state_dict())
                     if ends or optimizer.steps == options.steps:
                         break
+                    time.sleep(pause)
             series.save(model, optimizer, loader.state_dict())
             runtime.barrier()
             return
