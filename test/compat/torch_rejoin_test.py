@@ -163,9 +163,10 @@ def losses(folder, rank):
 
 
 def run(*words):
-    """Runs two ranks. Returns their output."""
+    """Runs two ranks, which import torch._dynamo for the optimizer or the device "meta". Returns their output."""
     acclaunch, package = sys.argv[1:]
-    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload", "torch._dynamo", *words],
+    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--preload", "torch._dynamo", "--use_fsdp",
+                          *words],
                          env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr

@@ -272,8 +272,8 @@ def use_python(package):
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     Rejoining.prints_pid = []
     with_engine = "engine" in pathlib.Path(TRAIN_GPT).name  # its optimizer and torch's modules import torch._dynamo
-    FLAGS[:] = ["--preload", "torch._dynamo,torch.distributed.fsdp" if with_engine else "torch", "--shutdown_timeout", 300,
-                *["--engine", "acc"] * with_engine]
+    FLAGS[:] = ["--preload", "torch._dynamo,torch.distributed.fsdp" if with_engine else "torch",
+                "--shutdown_timeout", 300, *["--engine", "acc"] * with_engine]
 
 
 def a_spare_takes_the_place_of_a_machine(folder):
