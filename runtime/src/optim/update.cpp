@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
-#include <ranges>
+#include <string>
+#include <vector>
 
 namespace acc::optim {
 
@@ -67,9 +69,11 @@ Rule::Rule(const NamedRule& settings) : facts_(find_optimizer_rule(settings.name
   for (const auto& [name, value] : settings.coefficients) {
     const auto found = values_.find(name);
     if (found == values_.end()) {
-      throw Error(Errc::invalid_argument,
-                  fmt::format("{} has no coefficient '{}'; it has {}", facts_->title, name,
-                              fmt::join(std::views::keys(values_), ", ")));
+      std::vector<std::string> known;
+      std::ranges::transform(values_, std::back_inserter(known),
+                             [](const auto& each) { return each.first; });
+      throw Error(Errc::invalid_argument, fmt::format("{} has no coefficient '{}'; it has {}",
+                                                      facts_->title, name, fmt::join(known, ", ")));
     }
     found->second = value;
   }

@@ -59,7 +59,9 @@ Content content_of(const fs::path& path, int index = 0) {
 }
 
 void check_same(const Content& found, const Content& expected) {
-  for (const auto& [key, values] : expected) {
+  for (const auto& each : expected) {
+    const auto& key = each.first;
+    const auto& values = each.second;
     CAPTURE(key.first);
     CAPTURE(key.second);
     REQUIRE(found.contains(key));
@@ -256,7 +258,9 @@ TEST_CASE("every optimizer trains the same sharded, offloaded and resumed on oth
         train(job, "", path("half"), 1, 3);
         const auto resumed = train(job_of(4, strategy, type), path("half"), path("end"), 4, 6);
         CHECK(resumed.size() == whole.size());
-        for (const auto& [key, values] : whole) {
+        for (const auto& each : whole) {
+          const auto& key = each.first;
+          const auto& values = each.second;
           CAPTURE(key.first);
           CAPTURE(key.second);
           REQUIRE(resumed.contains(key));
@@ -336,9 +340,10 @@ TEST_CASE("states in 8 bits do not depend on the sharding, and are resumed bit f
     });
     return content_of(to);
   };
-  for (const auto& [name, number] : {std::pair{"adamw", 2}, {"adam", 3}, {"lion", 1}}) {
+  for (const auto& each : {std::pair{"adamw", 2}, {"adam", 3}, {"lion", 1}}) {
+    const char* const name = each.first;
+    states = each.second;
     CAPTURE(std::string(name));
-    states = number;
     acc::NamedRule rule{
         name, {{"lr", 0.05}, {"weight_decay", 0.1}, {"states_8bit", 1.0}, {"min_8bit_size", 38.0}}};
     if (rule.name == "adam") {
@@ -346,10 +351,12 @@ TEST_CASE("states in 8 bits do not depend on the sharding, and are resumed bit f
     }
     const auto alone = job_of(1, Strategy::no_shard, StateDictType::sharded);
     const Content whole = train(alone, rule, "", path("whole"), 1, 6);
-    for (const auto& [strategy, shard_size] :
+    for (const auto& row :
          {std::pair{Strategy::full_shard, 0}, std::pair{Strategy::shard_optimizer, 0},
           std::pair{Strategy::shard_grad_op, 0}, std::pair{Strategy::hybrid_shard, 2},
           std::pair{Strategy::no_shard, 0}}) {
+      const Strategy strategy = row.first;
+      const int shard_size = row.second;
       CAPTURE(to_string(strategy));
       for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
         CAPTURE(to_string(type));
@@ -600,7 +607,9 @@ TEST_CASE("checkpoints of torch and DeepSpeed load into every strategy") {
         runtime.barrier();
       });
       const Content found = content_of(to);
-      for (const auto& [key, values] : expected) {
+      for (const auto& each : expected) {
+        const auto& key = each.first;
+        const auto& values = each.second;
         if (key.second == "param" || key.second.starts_with("exp_avg")) {
           CAPTURE(key.first);
           CAPTURE(key.second);

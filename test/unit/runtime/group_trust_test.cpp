@@ -158,7 +158,9 @@ TEST_CASE("a forged store key does not give access to another process's memory")
       {"../../../../../../../../etc/shadow", "not the name of a local socket"},
       {token, "Connection refused"},
   };
-  for (const auto& [planted, expected] : rows) {
+  for (const auto& row : rows) {
+    const auto& planted = row.first;
+    const auto& expected = row.second;
     CAPTURE(planted.substr(0, 50));
     HashStore store;
     store.set(kKey, planted);

@@ -164,7 +164,9 @@ TEST_CASE("ignored modules are whole on every rank and not reduced") {
       const double micro = micro_steps == 1 ? 1.0 : 1.5;
       for (int rank = 0; rank < 4; ++rank) {
         const acc::test::Trained& mine = ranks[static_cast<std::size_t>(rank)];
-        for (const auto& [name, values] : mine.weights) {
+        for (const auto& each : mine.weights) {
+          const auto& name = each.first;
+          const auto& values = each.second;
           CAPTURE(name);
           const bool ignored = name == "net.h.0.attn.weight" || name.rfind("net.h.1.", 0) == 0;
           const double gradient = micro * (ignored ? rank + 1 : 2.5);

@@ -551,7 +551,9 @@ TEST_CASE("recordings of a training are the same under every strategy, and chang
     CHECK(found.size() == 4 * 5 + 4);
     CHECK(found.at("1 step")[0] >= 2.0);
     first = first.empty() ? found : first;
-    for (const auto& [name, numbers] : found) {
+    for (const auto& each : found) {
+      const auto& name = each.first;
+      const auto& numbers = each.second;
       CAPTURE(name);
       for (std::size_t i = 0; !name.ends_with("step") && i < 4; ++i) {
         CHECK(numbers[i] == doctest::Approx(first.at(name)[i]).epsilon(1e-4));

@@ -226,8 +226,10 @@ TEST_CASE("Muon gathers the directions of matrices and reduces the results") {
 }
 
 TEST_CASE("micro-steps without sync gather each time and reduce once") {
-  for (const auto& [strategy, gathered] :
+  for (const auto& row :
        {std::pair{Strategy::full_shard, 2 * 78592}, std::pair{Strategy::shard_grad_op, 40480}}) {
+    const Strategy strategy = row.first;
+    const int gathered = row.second;
     CAPTURE(to_string(strategy));
     const auto sharding =
         settings_of(strategy, [](ShardingSettings& s) { s.gradient_accumulation_steps = 2; });

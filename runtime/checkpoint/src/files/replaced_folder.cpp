@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <iterator>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,12 +103,12 @@ void clear_away(const fs::path& folder) {
   }
   fs::path failed;
   int reason = 0;
-  for (const auto& entry : entries | std::views::reverse) {
-    const char* const path = entry.path().c_str();
-    const int result = is_real_folder(entry) ? ::rmdir(path) : ::unlink(path);
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    const char* const path = entry->path().c_str();
+    const int result = is_real_folder(*entry) ? ::rmdir(path) : ::unlink(path);
     if (result != 0 && errno != ENOENT && reason == 0) {
       reason = errno;
-      failed = entry.path();
+      failed = entry->path();
     }
   }
   if (reason != 0) {
