@@ -24,7 +24,8 @@ esac
     "bin/python3": NOTE + """[ "$1" != -m ] || mkdir -p build/venv/bin
 [ "$1" != -m ] || for name in pip python; do cp "$0" build/venv/bin/$name; done
 """,
-    "scripts/deps": NOTE, "scripts/lint": NOTE + '[ "lint $*" != "$BADLY" ]\n', "scripts/fuzz": NOTE,
+    "scripts/deps": NOTE, "scripts/lint": NOTE + '[ "lint $*" != "$BADLY" ]\n',
+    "scripts/fuzz": NOTE + '[ "$1" != --compiler ] || echo clang++\n',
 }
 
 
@@ -62,6 +63,7 @@ def main():
     out, calls = run("--all", CI="true")
     assert calls[:2] == ["deps --tests --all-tests --fuzz --lint", "lint --format"], calls
     sanitized = calls[place(calls, "cmake --build --preset asan --target ")].split()[5:]
+    assert calls[place(calls, "cmake --preset asan ")].endswith(" -DCMAKE_CXX_COMPILER=clang++"), calls
     configured = place(calls, "cmake --preset ci ")
     assert f"-DACC_TESTS_ELSEWHERE={';'.join([*sanitized, 'fuzz'])}" in calls[configured].split(), calls
     assert place(calls, "pip install --quiet --disable-pip-version-check --no-compile torch") < configured, calls
