@@ -58,7 +58,7 @@ def agent_frames():
 
 def meaningless_frames():
     """Returns well-formed frames with ranks, sizes and times that a receiver must refuse."""
-    role = i32(0, 2)
+    role = i32(0, 2, 0)
     one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("") + role
     return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
@@ -68,13 +68,13 @@ def meaningless_frames():
             enter(agent="x" * 32), enter(in_round=-1),
             frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
             frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("") + role),
-            enter(secret="x" * 32), frame(3, i32(0, 0, 0) + one_machine[:-12] + text("0" * 31) + role),
-            enter(role="r" * 1025), frame(3, i32(0, 0, 0) + one_machine[:-8] + i32(1, 2))]
+            enter(secret="x" * 32), frame(3, i32(0, 0, 0) + one_machine[:-16] + text("0" * 31) + role),
+            enter(role="r" * 1025), frame(3, i32(0, 0, 0) + one_machine[:-12] + i32(1, 2, 0))]
 
 
 def server_frames():
     sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal sizes
-    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32) + i32(0, 5)
+    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32) + i32(0, 5, 0)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
     return [frame(0, struct.pack("<2q", 1000, 5000), b"\1", struct.pack("<q", 1000)), frame(1), frame(2, text("waiting")),

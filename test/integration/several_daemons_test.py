@@ -364,7 +364,7 @@ def a_silent_daemon_is_left(_):
     """An agent whose daemon is silent, but accepts connections as a suspended one does, begins at the other one."""
     welcome = frame(0, struct.pack("<2q", 200, 1_000), b"\1", struct.pack("<q", 0))
     formed = frame(3, i32(0, 0, 0), struct.pack("<Iii", 1, 2, 1), text("127.0.0.1"), struct.pack("<H", 1), text("0" * 32),
-                   i32(0, 2))
+                   i32(0, 2, 0))
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as other:
         both = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (silent, other))
         machine = Program(BIN / "acclaunch", "torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
