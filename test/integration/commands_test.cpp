@@ -271,7 +271,6 @@ TEST_CASE("a device or a circle of links in place of a file is an error that nam
              {{"plot", file, "-o", folder.path() / "page"}, file},
              {{"data", "check", folder.path()}, record},
              {{"compare", folder.path(), folder.path()}, rank}}) {
-      CAPTURE(words.front());
       Program program(acclaunch(words));
       CHECK(program.wait() == 2);
       CHECK_MESSAGE(contains(program.err(), path.string() + ": " + reason), program.err());
