@@ -152,7 +152,7 @@ Optimizer Model::optimizer(const MatrixRule& rule, const std::vector<ParameterGr
 
 Optimizer Model::optimizer_from_settings() {
   const settings::ShardingSettings& asked = mine(state_).context().settings.sharding;
-  const StepSchedule schedule = optim::schedule_of(asked.schedule);
+  StepSchedule schedule = optim::schedule_of(asked.schedule);
   const optim::OptimizerSettings rule = optim::optimizer_of(asked.optimizer);
   guarded(state_->context().groups, [&] { state_->finalize(); });
   std::vector<sharding::ParameterRecord> trained;
@@ -161,7 +161,11 @@ Optimizer Model::optimizer_from_settings() {
       trained.insert(trained.end(), flat->parameters().begin(), flat->parameters().end());
     }
   }
-  Optimizer optimizer(made(state_, rule, optim::groups_of(asked.optimizer, trained)));
+  const auto groups = optim::groups_of(asked.optimizer, trained);
+  if (!groups.empty()) {
+    schedule.betas = {};  // DeepSpeed's OneCycle changes no momentum of its Muon
+  }
+  Optimizer optimizer(made(state_, rule, groups));
   if (schedule.lr) {
     optimizer.set_schedule(schedule);
   }

@@ -622,7 +622,6 @@ TEST_CASE("the configuration's optimizer and schedule") {
 TEST_CASE("Muon of the configuration divides the parameters as DeepSpeed does") {
   Job job = job_of(Strategy::full_shard, 2);
   job.sharding.optimizer = {.type = "Muon", .lr = 0.05, .values = "adam_lr=0.01"};
-  job.sharding.schedule = {.type = "WarmupCosineLR", .warmup_num_steps = 2, .total_num_steps = 9};
   const auto train = [&](const std::function<acc::Optimizer(acc::Model&)>& made) {
     return on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
       auto model = runtime.model();
@@ -638,19 +637,33 @@ TEST_CASE("Muon of the configuration divides the parameters as DeepSpeed does") 
       return net.read();
     });
   };
-  const auto by_hand = train([](acc::Model& model) {
-    auto optimizer = model.optimizer(
-        acc::NamedRule{"muon",
-                       {{"lr", 0.05}, {"weight_decay", 0.0}, {"beta2", 0.95}, {"adam_eps", 1e-10}}},
-        {{.name = "others",
-          .parameters = {"embedding", "layer.bias", "tail.head"},
-          .lr = 0.01,
-          .matrices = false}});
-    optimizer.set_schedule(acc::warmup_cosine_lr({.total_steps = 9, .warmup_steps = 2}));
-    return optimizer;
-  });
-  const auto of_settings = train([](acc::Model& model) { return model.optimizer_from_settings(); });
-  CHECK(distance(of_settings, by_hand) == 0.0);
+  using acc::settings::ScheduleChoice;
+  const std::map<std::string, double> cycle = {
+      {"cycle_min_lr", 0.01}, {"cycle_max_lr", 0.1}, {"cycle_first_step_size", 2.0}};
+  for (const auto& [schedule, rates] :
+       {std::pair{
+            ScheduleChoice{.type = "WarmupCosineLR", .warmup_num_steps = 2, .total_num_steps = 9},
+            acc::warmup_cosine_lr({.total_steps = 9, .warmup_steps = 2})},
+        std::pair{ScheduleChoice{.type = "OneCycle",
+        .values = "cycle_min_lr=0.01,cycle_max_lr=0.1,cycle_first_step_size=2"},
+                  acc::schedule_of(acc::NamedSchedule{"OneCycle", cycle}).lr}}) {
+    CAPTURE(schedule.type);
+    job.sharding.schedule = schedule;
+    const auto by_hand = train([&rates = rates](acc::Model& model) {
+      auto optimizer = model.optimizer(
+          acc::NamedRule{
+              "muon", {{"lr", 0.05}, {"weight_decay", 0.0}, {"beta2", 0.95}, {"adam_eps", 1e-10}}},
+          {{.name = "others",
+            .parameters = {"embedding", "layer.bias", "tail.head"},
+            .lr = 0.01,
+            .matrices = false}});
+      optimizer.set_schedule(rates);
+      return optimizer;
+    });
+    const auto of_settings =
+        train([](acc::Model& model) { return model.optimizer_from_settings(); });
+    CHECK(distance(of_settings, by_hand) == 0.0);
+  }
 }
 
 TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
