@@ -158,7 +158,7 @@ def _serve_safetensors(module):
         if type(tensor).__name__ == "DTensor":
             raise InvalidArgumentError(
                 f"safetensors: a tensor of shape {list(tensor.shape)} to save is a DTensor, which has only this rank's "
-                "rows: give it whole values, such as save_pretrained(…, state_dict=accelerator.get_state_dict(model)) on "
+                "rows: give it whole values, as by save_pretrained(…, state_dict=accelerator.get_state_dict(model)) on "
                 "all ranks")
         return original(tensor)
 
