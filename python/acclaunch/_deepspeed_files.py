@@ -483,6 +483,7 @@ def _own_scalar(key, value):
 def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_only):
     """As DeepSpeedEngine.load_checkpoint. Returns the path and the client's state."""
     _save_async.wait()
+    _save_async.check_complete(load_dir)
     universal = engine.load_universal_checkpoint()
     if tag is None:
         path = os.path.join(load_dir, "latest_universal" if universal else "latest")

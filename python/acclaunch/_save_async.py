@@ -16,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from acclaunch._library import CollectiveError, say
+from acclaunch._library import CollectiveError, ConfigError, say
 
 _NICENESS = 15  # as that of the runtime's own thread
 _saving = None  # the Save whose files are made now
@@ -372,9 +372,10 @@ def serve_accelerate(module):
             return save(self, output_dir, *arguments, **keywords)
 
     @functools.wraps(load)
-    def load_state(*arguments, **keywords):
+    def load_state(self, input_dir=None, *arguments, **keywords):
         wait()
-        return load(*arguments, **keywords)
+        check_complete(input_dir)
+        return load(self, input_dir, *arguments, **keywords)
 
     module.Accelerator.save_state, module.Accelerator.load_state = save_state, load_state
 
@@ -382,6 +383,13 @@ def serve_accelerate(module):
 # ---- transformers
 
 _MARK = ".acc-unfinished"  # a file in a checkpoint of Trainer: not all ranks have written their files
+
+
+def check_complete(folder):
+    """Raises ConfigError for a checkpoint of Trainer that lacks files."""
+    if isinstance(folder, (str, os.PathLike)) and os.path.exists(os.path.join(folder, _MARK)):
+        raise ConfigError(f"{folder} is not a complete checkpoint: not all ranks have written their files, as {_MARK} in "
+                          "it says; take the one before")
 
 
 def serve_trainer_utils(module):
@@ -440,6 +448,7 @@ def serve_trainer(module):
             resume_from_checkpoint = os.path.join(
                 os.path.dirname(os.path.normpath(resume_from_checkpoint)) if given else self.args.output_dir,
                 steps[max(steps)])
+        check_complete(resume_from_checkpoint)
         result = train(self, resume_from_checkpoint, *arguments, **keywords)
         wait()
         return result

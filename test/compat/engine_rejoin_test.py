@@ -255,6 +255,8 @@ def train_transformers(folder, killer):
     from accelerate.state import AcceleratorState, GradientState
     from transformers.trainer_utils import get_last_checkpoint
 
+    from acclaunch._library import ConfigError
+
     rank = int(os.environ["RANK"])
     transformers.logging.set_verbosity_error()
 
@@ -298,7 +300,13 @@ def train_transformers(folder, killer):
             save_steps=2, save_total_limit=1, logging_steps=3, report_to="none", disable_tqdm=True,
             lr_scheduler_type="cosine", learning_rate=1e-2, **settings))
         trainer.train(resume_from_checkpoint=get_last_checkpoint(out))
-        assert [each.name for each in out.iterdir()] == [f"checkpoint-{STEPS}"], list(out.iterdir())
+        last = out / f"checkpoint-{STEPS}"
+        assert list(out.iterdir()) == [last], list(out.iterdir())
+        (last / ".acc-unfinished").touch()
+        refused(ConfigError, "not a complete checkpoint", lambda: trainer.train(resume_from_checkpoint=str(last)))
+        assert get_last_checkpoint(out) is None
+        torch.distributed.barrier()
+        (last / ".acc-unfinished").unlink(missing_ok=True)
         AcceleratorState._reset_state(True)
         GradientState._reset_state()
         os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
