@@ -640,16 +640,16 @@ TEST_CASE("Muon of the configuration divides the parameters as DeepSpeed does") 
   using acc::settings::ScheduleChoice;
   const std::map<std::string, double> cycle = {
       {"cycle_min_lr", 0.01}, {"cycle_max_lr", 0.1}, {"cycle_first_step_size", 2.0}};
-  for (const auto& [schedule, rates] :
+  for (const auto& each :
        {std::pair{
             ScheduleChoice{.type = "WarmupCosineLR", .warmup_num_steps = 2, .total_num_steps = 9},
             acc::warmup_cosine_lr({.total_steps = 9, .warmup_steps = 2})},
         std::pair{ScheduleChoice{.type = "OneCycle",
         .values = "cycle_min_lr=0.01,cycle_max_lr=0.1,cycle_first_step_size=2"},
                   acc::schedule_of(acc::NamedSchedule{"OneCycle", cycle}).lr}}) {
-    CAPTURE(schedule.type);
-    job.sharding.schedule = schedule;
-    const auto by_hand = train([&rates = rates](acc::Model& model) {
+    CAPTURE(each.first.type);
+    job.sharding.schedule = each.first;
+    const auto by_hand = train([&](acc::Model& model) {
       auto optimizer = model.optimizer(
           acc::NamedRule{
               "muon", {{"lr", 0.05}, {"weight_decay", 0.0}, {"beta2", 0.95}, {"adam_eps", 1e-10}}},
@@ -657,7 +657,7 @@ TEST_CASE("Muon of the configuration divides the parameters as DeepSpeed does") 
             .parameters = {"embedding", "layer.bias", "tail.head"},
             .lr = 0.01,
             .matrices = false}});
-      optimizer.set_schedule(rates);
+      optimizer.set_schedule(each.second);
       return optimizer;
     });
     const auto of_settings =
