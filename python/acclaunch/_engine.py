@@ -165,6 +165,21 @@ def _serve_safetensors(module):
     module.storage_ptr = storage_ptr
 
 
+def _serve_optimizer_files(module):
+    """module: accelerate.utils.fsdp_utils. With version 1 and SHARDED_STATE_DICT it reads what the optimizer has states
+    of: nothing before its first step."""
+    original = module.load_fsdp_optimizer
+
+    @functools.wraps(original)
+    def load_fsdp_optimizer(fsdp_plugin, accelerator, optimizer, *arguments, **keywords):
+        if fsdp_plugin.fsdp_version == 1 and fsdp_plugin.state_dict_type.name == "SHARDED_STATE_DICT":
+            from torch.distributed.checkpoint.state_dict import _init_optim_state
+            _init_optim_state(getattr(optimizer, "optimizer", optimizer))
+        return original(fsdp_plugin, accelerator, optimizer, *arguments, **keywords)
+
+    module.load_fsdp_optimizer = load_fsdp_optimizer
+
+
 def _keep_optimizers(module):
     """module: accelerate.utils.deepspeed. With offload_optimizer Accelerate takes an optimizer of DeepSpeed with the
     same rule, which compiles C++ code and of which the engine makes torch's again."""
@@ -189,6 +204,7 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
               "accelerate.accelerator": _serve_saves,
               "transformers.trainer_utils": _save_async.serve_trainer_utils,
               "transformers.trainer": _save_async.serve_trainer,
+              "accelerate.utils.fsdp_utils": _serve_optimizer_files,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft,
               "safetensors.torch": _serve_safetensors}
 

@@ -205,6 +205,8 @@ def train(folder):
     epoch()
     last = found[len(kept):]
     next(state)
+    if "FSDP_VERSION" in os.environ:
+        optimizer.state.clear()  # as in a new process
     accelerator.load_state(f"{folder}/state")
     found = kept[:]
     epoch()
