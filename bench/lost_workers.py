@@ -6,9 +6,9 @@
 
 The same FSDP 2 program (by default 23 M parameters, AdamW, fp32) trains in turn under `acclaunch --engine acc
 --rejoin`, which goes back to a snapshot in memory of each step, and under torchrun, which starts all workers again and
-loads a torch DCP checkpoint of each step from DIR. K times in each round the last rank is killed, when all have made two
-steps. The time is that until all ranks have made a step again. Prints the seconds of each round, then the medians of
-all. (After a kill of rank 0 torchrun did not train again in the attempts that were made.)
+loads a torch DCP checkpoint of each step from DIR. K times in each round the last rank is killed, when all have made
+two steps. The time is that until all ranks have made a step again. Prints the seconds of each round, then the medians
+of all. (After a kill of rank 0 torchrun did not train again in the attempts that were made.)
 """
 import contextlib
 import itertools
