@@ -489,26 +489,40 @@ TEST_CASE("an invalid Gloo address is an error that names its key") {
 }
 
 TEST_CASE("a wait for the connection of a Gloo rank that is lost ends with the loss") {
+  std::array<int, 2> own{};  // a connection of the program
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, own.data()) == 0);
+  const UniqueFd one(own[0]);
+  const UniqueFd other(own[1]);
   HashStore store;
   std::atomic<bool> is_lost{false};
-  GroupSpec spec = spec_of(0, 2, store);
+  std::atomic<int> num_checks{0};  // after the loss
+  GroupSpec spec = spec_of(1, 2, store);
   spec.timeout = std::chrono::minutes(1);
   spec.check = [&] {
     if (is_lost) {
-      throw Error(Errc::peer_lost, "rank 1 is lost");
+      ++num_checks;
+      num_checks.notify_all();
+      throw Error(Errc::peer_lost, "rank 0 is lost");
     }
   };
   const std::jthread peer([&] {
-    std::string address = store.get("world/gloo/0", std::chrono::minutes(1));
+    // Gloo has no address before it has the host names of the ranks below: nothing is to end.
+    is_lost = true;
+    for (int seen = num_checks; seen < 2; seen = num_checks) {
+      num_checks.wait(seen);
+    }
+    store.set("world/gloo/rank_0", "host");
+    std::string address = store.get("world/gloo/1", std::chrono::minutes(1));
     // Gloo: the rank with the lower port, as its bytes are in memory, waits for the other one.
     std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0xff, sizeof(in_port_t));
-    store.set("world/gloo/rank_1", "host");
-    store.set("world/gloo/1", address);
-    is_lost = true;
+    store.set("world/gloo/0", address);
   });
   const Error error = thrown_by([&] { GlooGroup(spec, "127.0.0.1"); }).value();
   CHECK(error.code() == Errc::peer_lost);
-  CHECK(std::string(error.what()) == "rank 1 is lost");
+  CHECK(std::string(error.what()) == "rank 0 is lost");
+  CHECK(::send(one.get(), "x", 1, MSG_NOSIGNAL) == 1);
+  char byte = 0;
+  CHECK(::recv(other.get(), &byte, 1, 0) == 1);
 }
 
 TEST_CASE("a rank's hardware description must have the expected form") {

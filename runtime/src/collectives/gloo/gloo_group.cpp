@@ -2,6 +2,7 @@
 #include "collectives/gloo/gloo_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/unique_fd.hpp"
 #include "acc/base/variables.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "acc/rendezvous/store.hpp"
@@ -9,6 +10,7 @@
 #include "kernels/block_code.hpp"
 #include "kernels/kernels.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -54,13 +56,25 @@ class PrivateBuffer final : public GroupBuffer {
   ~PrivateBuffer() override { std::free(data_); }
 };
 
-/// The port of an address in network order; 0 if it has none.
-in_port_t port_of(const sockaddr_storage& address) {
-  // The port of an IPv6 address lies at the same place.
-  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
-  return address.ss_family == AF_INET || address.ss_family == AF_INET6
-             ? reinterpret_cast<const sockaddr_in&>(address).sin_port
-             : in_port_t{0};
+/// Port and address of a socket in network order; empty for a socket without a port.
+using Endpoint = std::string;
+
+Endpoint endpoint_of(const sockaddr_storage& name) {
+  const auto joined = [](in_port_t port, const auto& address) {
+    Endpoint bytes(sizeof port + sizeof address, '\0');
+    std::memcpy(bytes.data(), &port, sizeof port);
+    std::memcpy(bytes.data() + sizeof port, &address, sizeof address);
+    return port == 0 ? Endpoint() : bytes;
+  };
+  if (name.ss_family == AF_INET) {
+    const auto& found = reinterpret_cast<const sockaddr_in&>(name);
+    return joined(found.sin_port, found.sin_addr);
+  }
+  if (name.ss_family == AF_INET6) {
+    const auto& found = reinterpret_cast<const sockaddr_in6&>(name);
+    return joined(found.sin6_port, found.sin6_addr);
+  }
+  return {};
 }
 
 /// The addresses that a rank has put into the store. Gloo copies them without checking sizes, so
@@ -117,33 +131,41 @@ StoredAddresses read_plain(std::string_view value, std::size_t num_ranks) {
   return stored;
 }
 
-/// Numbers of the ports in a rank's addresses, each in network order.
-std::set<in_port_t> ports_of(const StoredAddresses& stored) {
-  std::set<in_port_t> ports;
+/// The endpoints in a rank's addresses.
+std::set<Endpoint> endpoints_of(const StoredAddresses& stored) {
+  std::set<Endpoint> endpoints;
   for (const std::string_view address : stored.addresses) {
     sockaddr_storage found{};
     std::memcpy(&found, address.data(), std::min(address.size(), sizeof found));
-    ports.insert(port_of(found));
+    endpoints.insert(endpoint_of(found));
   }
-  return ports;
+  endpoints.erase(Endpoint());
+  return endpoints;
 }
 
-/// The sockets of this process between a port of `own` and a rank, or that listen at one: those of
-/// Gloo, which keeps them to itself.
-std::vector<MeshSocket> sockets_at(const std::set<in_port_t>& own,
-                                   const std::set<in_port_t>& peers) {
+/// True if the descriptor stands for the socket. Gloo may have closed it, and another file may have
+/// its number.
+bool stands_for(int fd, const MeshSocket& socket) {
+  struct stat state {};
+  return ::fstat(fd, &state) == 0 && state.st_ino == socket.inode;
+}
+
+/// The sockets of this process that are connected to one of `peers` or have an endpoint of `own`:
+/// those of Gloo, which does not tell their descriptors.
+std::vector<MeshSocket> sockets_at(const std::set<Endpoint>& own, const std::set<Endpoint>& peers) {
   std::vector<MeshSocket> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
     const int fd = std::atoi(entry.path().filename().c_str());
-    const auto port = [fd](auto get_name) -> in_port_t {
+    const auto endpoint = [fd](auto get_name) {
       sockaddr_storage name{};
       socklen_t length = sizeof name;
-      return get_name(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 ? port_of(name) : 0;
+      return get_name(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 ? endpoint_of(name)
+                                                                            : Endpoint();
     };
     struct stat state {};
-    if ((own.contains(port(::getsockname)) || peers.contains(port(::getpeername))) &&
-        ::fstat(fd, &state) == 0) {
+    if (::fstat(fd, &state) == 0 &&
+        (own.contains(endpoint(::getsockname)) || peers.contains(endpoint(::getpeername)))) {
       found.push_back({fd, state.st_ino});
     }
   }
@@ -183,7 +205,7 @@ class MeshStore final : public Mesh::Store {
   [[nodiscard]] std::vector<MeshSocket> sockets() const {
     const std::lock_guard lock(mutex_);
     const auto own = read_described(own_addresses_, num_ranks_);
-    return sockets_at(ports_of(own ? *own : read_plain(own_addresses_, num_ranks_)), peers_);
+    return sockets_at(endpoints_of(own ? *own : read_plain(own_addresses_, num_ranks_)), peers_);
   }
   /// Ends Gloo's waits for peers, also for one that is to connect to this rank, except in versions
   /// of Gloo since 2023: they abort the process when they can accept no connection. Any thread.
@@ -193,11 +215,13 @@ class MeshStore final : public Mesh::Store {
       return read_described(own_addresses_, num_ranks_).has_value();
     }();
     for (const MeshSocket& each : sockets()) {
+      // A duplicate, which Gloo's thread cannot close before the socket is shut down.
+      const UniqueFd socket(::fcntl(each.fd, F_DUPFD_CLOEXEC, 0));
       int listens = 0;
       socklen_t length = sizeof listens;
-      ::getsockopt(each.fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length);
-      if (listens == 0 || !spares_listeners) {
-        ::shutdown(each.fd, SHUT_RDWR);
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &length);
+      if (stands_for(socket.get(), each) && (listens == 0 || !spares_listeners)) {
+        ::shutdown(socket.get(), SHUT_RDWR);
       }
     }
   }
@@ -215,7 +239,7 @@ class MeshStore final : public Mesh::Store {
                               prefix_, key, value.size(), num_ranks_, own_addresses_.size()));
     }
     const std::lock_guard lock(mutex_);
-    peers_.merge(ports_of(*peer));
+    peers_.merge(endpoints_of(*peer));
   }
 
   rendezvous::Store& store_;
@@ -223,17 +247,17 @@ class MeshStore final : public Mesh::Store {
   const std::chrono::milliseconds timeout_;
   const std::string own_number_;
   const std::size_t num_ranks_;
-  std::string value_;  ///< of the last key
-  mutable std::mutex mutex_;
+  std::string value_;         ///< of the last key
+  mutable std::mutex mutex_;  ///< of the members below, which only the thread that connects changes
   std::string own_addresses_;
-  std::set<in_port_t> peers_;  ///< at which other ranks listen
+  std::set<Endpoint> peers_;  ///< at which other ranks listen
 };
 
 /// Starts a thread that ends the waits of Gloo when the members of the job have changed: a peer
-/// that is lost before it has connected closes no connection.
+/// that is lost before it has connected closes no connection. The arguments outlive the thread.
 std::jthread watch_members(const GroupSpec& spec, const MeshStore& store) {
-  constexpr std::chrono::milliseconds kInterval{50};
-  return std::jthread([&](const std::stop_token& stop) {
+  return std::jthread([&spec, &store](const std::stop_token& stop) {
+    constexpr std::chrono::milliseconds kInterval{50};
     std::mutex mutex;
     std::condition_variable_any stopped;
     std::unique_lock lock(mutex);
@@ -292,8 +316,7 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : ranks_{.spec 
 /// A connection ends for the peers only when no process has its socket any more.
 void GlooGroup::close_in_child() const noexcept {
   for (const MeshSocket& each : sockets_) {
-    struct stat state {};
-    if (::fstat(each.fd, &state) == 0 && state.st_ino == each.inode) {  // Gloo may have closed it
+    if (stands_for(each.fd, each)) {
       ::close(each.fd);
     }
   }
