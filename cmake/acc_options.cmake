@@ -30,7 +30,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # g++ 12 at -O3 warns falsely of overlapping copies in "text" + std::string (GCC bug 105651).
   target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-restrict>)
 endif()
-if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # of any version; only warnings of g++ are treated as errors
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # any version: only warnings of g++ are treated as errors
   target_compile_options(acc_options INTERFACE "$<${cxx}:-Wno-unknown-warning-option;-Wno-sign-conversion>")
 elseif(ACC_WERROR)
   target_compile_options(acc_options INTERFACE $<${cxx}:-Werror>)

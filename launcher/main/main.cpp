@@ -54,7 +54,8 @@ struct Failure {
 };
 
 /// Returns the message and exit status for an exception. A path of the user may be one that the
-/// system refuses, such as a circle of links. Any other exception than these and Error is a bug.
+/// system refuses, such as a loop of symbolic links. Any other exception than these and Error is a
+/// bug.
 Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

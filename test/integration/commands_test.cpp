@@ -253,7 +253,7 @@ TEST_CASE("acclaunch doctor: one machine, and a report file on request") {
   }
 }
 
-TEST_CASE("a device or a circle of links in place of a file is an error that names it") {
+TEST_CASE("a device or a loop of symbolic links in place of a file is an error that names it") {
   namespace fs = std::filesystem;
   const TemporaryFolder folder;
   const fs::path rank = folder.path() / "rank_0.jsonl";

@@ -105,7 +105,7 @@ Option Option::check_range(int min, int max) const {
 }
 
 Option Option::check_range(double min, double max) const {
-  const CLI::Range range(min, max);  // which NaN passes
+  const CLI::Range range(min, max);  // NaN passes it
   return Option(option_->check(range)->check([range](const std::string& text) {
     return lower(text).find("nan") == std::string::npos ? std::string()
                                                         : "expected " + range.get_description();

@@ -436,7 +436,7 @@ AttemptEnd Job::own_end() const {
 /// that are lost.
 void Job::begin_epoch(const Round& before) {
   MembershipPage& page = *attempt_->membership;
-  // One may have been lost after another one had joined.
+  // A machine may be lost after another one has joined and before the next round.
   const bool is_anyone_lost =
       page.has_lost(page.epoch()) || round_->num_kept < before.num_machines();
   attempt_->result.reset();

@@ -87,6 +87,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
   } else {
     ++round_->round;
     ++round_->restart_count;
+    round_->num_kept = 1;
     if (store_) {
       store_->renew_store();
     }

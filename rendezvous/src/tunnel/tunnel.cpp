@@ -38,7 +38,7 @@ namespace {
 constexpr auto kAnswer = asio::as_tuple(asio::use_awaitable);
 // Pause after a failed accept, when the process is out of descriptors.
 constexpr std::chrono::milliseconds kPause{100};
-// For the connection to the server, and then for its answers to TLS and the proof.
+// Limit for the connection to the server, and then for its answers to TLS and the proof.
 constexpr std::chrono::seconds kConnectTimeout{10};
 constexpr std::size_t kBufferBytes = std::size_t{64} * 1024;
 // Bytes for the server beyond which the client is not read.

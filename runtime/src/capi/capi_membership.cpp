@@ -14,7 +14,7 @@ constexpr std::uint32_t kNoEpoch = std::numeric_limits<std::uint32_t>::max();
 
 struct acc_membership {
   acc::MembershipPage page;
-  std::uint32_t epoch = kNoEpoch;  ///< that was entered last
+  std::uint32_t epoch = kNoEpoch;  ///< the one that was entered last
   acc::MembershipPage::Meeting meeting = {};
   acc::OwnProcess owner = {};
 };
@@ -38,7 +38,7 @@ void enter(acc_membership& membership, milliseconds timeout) {
   }
 }
 
-/// A membership that has entered an epoch.
+/// Returns the membership. Throws Error(invalid_argument) if it has entered no epoch.
 acc_membership& entered(acc_membership* membership) {
   acc_membership& own = required(membership, "membership");
   if (own.epoch == kNoEpoch) {

@@ -25,10 +25,10 @@ class Config {
   std::int64_t operator[](std::string_view key) {
     const Node* node = document_.root.find(key);
     const auto value = node == nullptr ? std::nullopt : parse_integer(node->text);
-    if (!value || *value < 0 || *value > 1'000'000'000) {
+    if (!value || *value < 0 || *value > kLongestSide) {
       faults_.add((node == nullptr ? document_.path.string() : node->where) + ": " +
-                  std::string(key) + " must be an integer of at least 0, got " +
-                  (node == nullptr ? "nothing" : "\"" + node->text + "\""));
+                  std::string(key) + " must be an integer 0.." + std::to_string(kLongestSide) +
+                  ", got " + (node == nullptr ? "nothing" : "\"" + node->text + "\""));
       return 1;
     }
     return *value;

@@ -67,7 +67,6 @@ namespace {
 
 /// Refuses sizes whose bytes could not be counted.
 ModelSize checked(ModelSize size) {
-  constexpr std::int64_t kLongestSide = 1'000'000'000;
   for (const ModelPart& part : size.parts) {
     for (const MatrixCount& each : part.matrices) {
       if (std::max(each.rows, each.columns) > kLongestSide) {
@@ -82,9 +81,8 @@ ModelSize checked(ModelSize size) {
     const ModelPart& largest = *std::ranges::max_element(size.parts, {}, [](const auto& part) {
       return static_cast<double>(part.numel) * static_cast<double>(part.count);
     });
-    throw Error(Errc::config,
-                fmt::format("{}: more than {} parameters, most of them in {} x '{}' of {}",
-                            size.name, kMostNumel, largest.count, largest.name, largest.numel));
+    throw Error(Errc::config, fmt::format("{}: more than {} parameters, most of them in {} x '{}'",
+                                          size.name, kMostNumel, largest.count, largest.name));
   }
   return size;
 }

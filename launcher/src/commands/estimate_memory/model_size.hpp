@@ -13,8 +13,10 @@ namespace acc::launcher::commands {
 
 /// Largest number of parameters of a model, and of elements of an optimizer's states.
 inline constexpr std::int64_t kMostNumel = 1'000'000'000'000'000;
+/// Longest side of a matrix: the product of two fits into 64 bits.
+inline constexpr std::int64_t kLongestSide = 1'000'000'000;
 
-/// Products and sums of counts of at least 0. Those above kMostNumel are kMostNumel + 1.
+/// Product and sum of counts of at least 0; kMostNumel + 1 for any larger than kMostNumel.
 inline std::int64_t counted_product(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   const bool overflows = __builtin_mul_overflow(a, b, &product);

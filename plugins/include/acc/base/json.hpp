@@ -17,7 +17,7 @@ Json json_from_text(std::string_view text,
                     const typename Json::parser_callback_t& callback = nullptr,
                     bool allow_exceptions = true);
 
-/// The text of an error of nlohmann's, without its name and number.
+/// Message of an exception of nlohmann/json, without the exception's name and number.
 std::string text_of_fault(const nlohmann::json::exception& error);
 
 /// True if the text is one JSON value.

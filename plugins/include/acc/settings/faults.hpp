@@ -8,8 +8,8 @@
 
 namespace acc::settings {
 
-/// Collects the faults of an input, so that the user gets all of them in one message: of a large
-/// input that is something else, the first ones, and their beginnings.
+/// Collects the faults of an input into one message: the first 20, with up to 2000 bytes of each,
+/// because an input of another kind may have any number of them, of any length.
 class Faults {
  public:
   void add(const std::string& sentence, Errc code = Errc::config) {
