@@ -400,6 +400,7 @@ WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
   const auto* all = reinterpret_cast<const double*>(work->scratch().data());
   work->then([=, this] {
     std::vector<const double*> sources;
+    sources.reserve(ranks_.size());
     for (int r = 0; r < size(); ++r) {
       sources.push_back(all + count * static_cast<std::size_t>(r));
     }
