@@ -300,8 +300,8 @@ def main():
                     shutil.rmtree(folder)
                 print(json.dumps({"dir": where, **rows[impl][-1]}), flush=True)
         print(f"\n{where}, {args.processes} processes, {args.layers} layers of {args.width}:")
-        print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'of CPU':>7} {'complete s':>11} "
-              f"{'steps beside':>13} {'slower':>8} {'step CPU s':>11} {'save CPU s':>11} "
+        print(f"{'':<10} {'step s':>8} {'save s':>8} {'stall s':>8} {'stall/save':>11} {'of CPU':>7} "
+              f"{'complete s':>11} {'steps beside':>13} {'slower':>8} {'step CPU s':>11} {'save CPU s':>11} "
               f"{'memory stall s':>15} {'memory step s':>14}")
         for impl, lines in rows.items():
             def middle(key):

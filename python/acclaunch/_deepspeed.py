@@ -406,6 +406,9 @@ class Engine(DeepSpeedEngine):
             _refuse("deepspeed.initialize with mpu or mesh_param")
         if _rejoin.elastic() is not None:
             _refuse("deepspeed.initialize with --elastic_replicas")
+        if _rejoin.membership is not None and _leave_groups is None:
+            _refuse(f"deepspeed.initialize with --rejoin and DeepSpeed {deepspeed.__version__}, which cannot leave its "
+                    "process groups (0.19.8 can)")
         device = deepspeed.get_accelerator().device_name()
         for what, is_given in _refused_of(config_class, device):
             if is_given:
@@ -733,10 +736,14 @@ def engine_of(parameters):
                  and not found.isdisjoint(each.module.parameters())), None)
 
 
+_leave_groups = getattr(deepspeed.utils.groups, "_release_process_group_references", None)
+
+
 def leave_groups():
     """Drops DeepSpeed's own references to process groups, which have ended."""
     deepspeed.comm.comm.cdb = None
-    deepspeed.utils.groups._release_process_group_references()
+    if _leave_groups is not None:
+        _leave_groups()
 
 
 # ---- deepspeed.zero ---------------------------------------------------------------------------------

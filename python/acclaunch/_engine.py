@@ -11,7 +11,7 @@ import sys
 
 from acclaunch import _save_async
 from acclaunch._imports import call_after_imports, optimizers
-from acclaunch._library import InvalidArgumentError, NotSupportedError, refuse, say
+from acclaunch._library import InvalidArgumentError, NotSupportedError, lacks, refuse, say
 
 
 def _watch_optimizers(module):
@@ -145,12 +145,15 @@ def _serve_peft(module):
 
         return call
 
-    module.get_peft_model_state_dict = checked(module.get_peft_model_state_dict)
-    module.set_peft_model_state_dict = checked(module.set_peft_model_state_dict)
+    for name in ("get_peft_model_state_dict", "set_peft_model_state_dict"):
+        if not lacks(module, "adapters under FSDP 1 are not refused, of which checkpoints lack some", name):
+            setattr(module, name, checked(getattr(module, name)))
 
 
 def _serve_safetensors(module):
     """module: safetensors.torch, whose error for a DTensor ("invalid python storage") names neither cause nor way."""
+    if not hasattr(module, "storage_ptr"):
+        return
     original = module.storage_ptr
 
     @functools.wraps(original)
@@ -158,8 +161,8 @@ def _serve_safetensors(module):
         if type(tensor).__name__ == "DTensor":
             raise InvalidArgumentError(
                 f"safetensors: a tensor of shape {list(tensor.shape)} to save is a DTensor, which has only this rank's "
-                "rows: give it whole values, as by save_pretrained(…, state_dict=accelerator.get_state_dict(model)) on "
-                "all ranks")
+                "rows: give it whole values, as by save_pretrained(…, state_dict=accelerator.get_state_dict(model)) "
+                "on all ranks")
         return original(tensor)
 
     module.storage_ptr = storage_ptr
@@ -168,6 +171,8 @@ def _serve_safetensors(module):
 def _serve_optimizer_files(module):
     """module: accelerate.utils.fsdp_utils. With version 1 and SHARDED_STATE_DICT it reads what the optimizer has states
     of: nothing before its first step."""
+    if lacks(module, "with FSDP 1 a new optimizer gets no states from SHARDED_STATE_DICT", "load_fsdp_optimizer"):
+        return
     original = module.load_fsdp_optimizer
 
     @functools.wraps(original)

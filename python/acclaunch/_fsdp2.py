@@ -271,8 +271,8 @@ class RowUnit(Unit):
         """Keeps a gradient until the backward of the unit ends: its memory in the runtime is that of the unit before,
         whose gradients are reduced meanwhile."""
         if self.model.open_forwards:
-            raise NotSupportedError(f"a backward in a forward of {type(self.model.module).__name__} gives its parameter "
-                                    f"'{member.names[0]}' a gradient: call backward() after the forward "
+            raise NotSupportedError(f"a backward in a forward of {type(self.model.module).__name__} gives its "
+                                    f"parameter '{member.names[0]}' a gradient: call backward() after the forward "
                                     "(torch.autograd.grad for other tensors is supported)")
         found = self.computed.get(member)
         if found is not None:  # torch adds sparse ones to dense ones only

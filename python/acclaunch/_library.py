@@ -111,6 +111,14 @@ def say(line):
     print(f"acclaunch: {line}", file=sys.stderr, flush=True)
 
 
+def lacks(owner, effect, *names):
+    """True if a module or a class of another package lacks one of these names; rank 0 then says the effect."""
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing and os.environ.get("RANK", "0") == "0":
+        say(f"engine acc: {owner.__name__} has no {missing[0]} in this version: {effect}")
+    return bool(missing)
+
+
 def refuse(what, theirs="torch"):
     """Refuses what --engine acc does not serve. theirs: whose engine does."""
     raise NotSupportedError(f"{what}: the engine acc does not serve it (docs/engine.md); leave --engine acc out to run "

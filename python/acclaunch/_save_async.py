@@ -7,6 +7,7 @@ import contextlib
 import functools
 import glob
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -16,7 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from acclaunch._library import CollectiveError, ConfigError, say
+from acclaunch._library import CollectiveError, ConfigError, lacks, say
 
 _NICENESS = 15  # as that of the runtime's own thread
 _saving = None  # the Save whose files are made now
@@ -110,15 +111,21 @@ class Save:
             commit()
 
     def end(self):
-        """At the end of the program's part. Without files in memory raises if the save has failed: the error of this
-        rank, or CollectiveError for that of another one."""
+        """At the end of the program's part. Without files in memory raises, as `meet`, if the save has failed."""
+        if not self.is_beside:
+            self.meet("made")
+            with self.noting():
+                self.commit()
+            self.meet("named")
+            return
         self.agree("made", self._named(self.error))
-        if not self.mistake:
-            if not self.is_beside:
-                self.agree("named", self._tried(self.commit))
-            elif self.hides:
-                self.agree("hidden", self._tried(self._hide))
-        if self.mistake and not self.is_beside:
+        if not self.mistake and self.hides:
+            self.agree("hidden", self._tried(self._hide))
+
+    def meet(self, moment):
+        """If a rank has failed to make its files, raises its error there, and CollectiveError on the others."""
+        self.agree(moment, self._named(self.error))
+        if self.mistake:
             raise self.error or CollectiveError(f"{self.name} was not saved: {self.mistake}")
 
     def give_up(self, error):
@@ -207,11 +214,6 @@ def _is_in(path, folder):
 def _hidden_name(folder):
     folder = os.path.abspath(folder)
     return os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.acc-tmp")
-
-
-def _barrier():
-    if dist.is_initialized():
-        dist.barrier()
 
 
 def _show(folder, hidden):
@@ -345,8 +347,8 @@ os.register_at_fork(after_in_child=_in_child)
 def at_exit():
     wait(at_exit=True)
     if is_on() and not was_used and not getattr(sys, "last_value", None) and os.environ.get("RANK", "0") == "0":
-        say("save_async had no effect: the program has called neither Accelerate's save_state nor DeepSpeed's "
-            "save_checkpoint")
+        say("save_async had no effect: the program has made no checkpoint by Accelerate's save_state, DeepSpeed's "
+            "save_checkpoint or Trainer")
 
 
 def serve_accelerate(module):
@@ -388,8 +390,8 @@ _MARK = ".acc-unfinished"  # a file in a checkpoint of Trainer: not all ranks ha
 def check_complete(folder):
     """Raises ConfigError for a checkpoint of Trainer that lacks files."""
     if isinstance(folder, (str, os.PathLike)) and os.path.exists(os.path.join(folder, _MARK)):
-        raise ConfigError(f"{folder} is not a complete checkpoint: not all ranks have written their files, as {_MARK} in "
-                          "it says; take the one before")
+        raise ConfigError(f"{folder} is not a complete checkpoint: not all ranks have written their files, as {_MARK} "
+                          "in it says; take the one before")
 
 
 def serve_trainer_utils(module):
@@ -408,29 +410,33 @@ def serve_trainer(module):
     the files of a rank would be resumed without its random numbers. Older ones are removed afterwards."""
     from acclaunch._rows import of_all_ranks
     trainer = module.Trainer
-    save, train, load_best = trainer._save_checkpoint, trainer.train, trainer._load_best_model
     rotating = (module, "rotate_checkpoints") if hasattr(module, "rotate_checkpoints") else (
         trainer, "_rotate_checkpoints")
+    effect = "checkpoints of Trainer are not marked until they are complete, and not saved beside the training"
+    if lacks(trainer, effect, "_save_checkpoint", "train", "_load_best_model", "_get_output_dir") or lacks(
+            rotating[0], effect, rotating[1]):
+        return
+    save, train, load_best = trainer._save_checkpoint, trainer.train, trainer._load_best_model
 
     @functools.wraps(save)
     def save_checkpoint(self, model, trial, *arguments, **keywords):
         folder = os.path.join(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
-        mark, rotate, later = os.path.join(folder, _MARK), getattr(*rotating), []
+        mark, rotate, later = pathlib.Path(folder, _MARK), getattr(*rotating), []
 
         def commit():
             if self.args.should_save:
-                os.remove(mark)
+                mark.unlink(missing_ok=True)
             for each, named in later:
                 rotate(*each, **named)
 
-        wait()
-        if self.args.should_save:
-            os.makedirs(folder, exist_ok=True)
-            open(mark, "w").close()
-        _barrier()
         setattr(*rotating, lambda *each, **named: later.append((each, named)))
         try:
             with saving(folder, folder) as begun:
+                with begun.noting():
+                    if self.args.should_save:
+                        os.makedirs(folder, exist_ok=True)
+                        mark.touch()
+                begun.meet("marked")
                 save(self, model, trial, *arguments, **keywords)
                 begun.at_end(commit, folder)
         finally:

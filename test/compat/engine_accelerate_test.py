@@ -243,7 +243,8 @@ def main():
 
         preload = ["--preload", "accelerate,torch._dynamo,safetensors.torch"]
         plain = run("plain", *preload, "--cpu", "--num_processes", "2", "--engine", "acc")
-        assert "--engine acc had no effect: the program has run no sharded module" not in plain.stdout  # it ends by _exit
+        # It ends by _exit.
+        assert "--engine acc had no effect: the program has run no sharded module" not in plain.stdout
         expected = numbers(plain)
         for name, text in FILES.items():
             # Only one job starts its ranks; those of the others are forked from one process.

@@ -904,6 +904,9 @@ def reloaded(folder):
 def refused():
     for config, word in REFUSED:
         expect_refusal(lambda config=config: Trial(OURS, 2, **config), word)
+    with mock.patch.object(_deepspeed._rejoin, "membership", types.SimpleNamespace(is_elastic=False)), \
+            mock.patch.object(_deepspeed, "_leave_groups", None):
+        expect_refusal(lambda: Trial(OURS, 2, **ADAM), "which cannot leave its process groups")
     trial = Trial(OURS, 1, **ADAM)
     trial.engine.backward(trial.loss())
     trial.net.to("cpu")

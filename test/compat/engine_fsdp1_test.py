@@ -37,7 +37,7 @@ from run_ranks import run_ranks  # noqa: E402
 
 OURS = os.environ.get("ACC_ENGINE") == "acc"
 if OURS:
-    from acclaunch import _engine
+    from acclaunch import _engine, _save_async
     from acclaunch._library import InvalidArgumentError, NotSupportedError
 else:  # torch's FSDP reuses memory whose values it means to have copied to a CPU
     torch.Tensor.cpu = torch.Tensor.clone
@@ -498,6 +498,11 @@ def refused():
         _engine._serve_peft(functions)
         getattr(functions, name)(net())
 
+    other = types.SimpleNamespace(__name__="of another version", Trainer=type("Trainer", (), {}))
+    for serve in (_engine._serve_peft, _engine._serve_safetensors, _engine._serve_optimizer_files,
+                  _save_async.serve_trainer):
+        serve(other)  # its import must not fail
+    assert set(vars(other)) == {"__name__", "Trainer"}
     for name in ("get_peft_model_state_dict", "set_peft_model_state_dict"):
         expect(NotSupportedError, f"{name} under FSDP 1", functools.partial(adapters, name))
     if importlib.util.find_spec("safetensors"):

@@ -255,7 +255,7 @@ def train_transformers(folder, killer):
     from accelerate.state import AcceleratorState, GradientState
     from transformers.trainer_utils import get_last_checkpoint
 
-    from acclaunch._library import ConfigError
+    from acclaunch._library import CollectiveError, ConfigError
 
     rank = int(os.environ["RANK"])
     transformers.logging.set_verbosity_error()
@@ -305,7 +305,12 @@ def train_transformers(folder, killer):
         (last / ".acc-unfinished").touch()
         refused(ConfigError, "not a complete checkpoint", lambda: trainer.train(resume_from_checkpoint=str(last)))
         assert get_last_checkpoint(out) is None
+        (out / "checkpoint-99").touch()  # rank 0 cannot make the folder, and the other one learns of it
+        trainer.state.global_step = 99
+        error, text = [(FileExistsError, "checkpoint-99"), (CollectiveError, "was not saved: rank 0: ")][rank]
+        refused(error, text, lambda: trainer._save_checkpoint(trainer.model_wrapped, None))
         torch.distributed.barrier()
+        (out / "checkpoint-99").unlink(missing_ok=True)
         (last / ".acc-unfinished").unlink(missing_ok=True)
         AcceleratorState._reset_state(True)
         GradientState._reset_state()
