@@ -438,6 +438,9 @@ class Engine(DeepSpeedEngine):
         is_sharded = _fsdp2.state_of(model) is not None
         if is_sharded:
             self._take_over(model)
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, _rows.Replaced):
+                _refuse(f"deepspeed.initialize of a module whose parameter '{name}' is also of another engine's module")
         super()._configure_distributed_model(model)  # casts, moves to the device, broadcasts
         for name, parameter in model.named_parameters():
             if parameter.dtype.is_floating_point:

@@ -189,7 +189,8 @@ class FullyShardedDataParallel(TorchClass):
         for part in self._parts():
             kept = part in self._ignored_modules
             for each in itertools.chain(part._parameters.values(), part._buffers.values()):
-                if each is not None and not kept and each not in self._ignored_params:
+                if each is not None and not kept and each not in self._ignored_params \
+                        and not isinstance(each, _rows.Replaced):
                     values = each.detach().to(self.compute_device).contiguous()
                     dist.broadcast(values, 0)
                     each.detach().copy_(values)
@@ -203,7 +204,7 @@ class FullyShardedDataParallel(TorchClass):
         _fsdp2.refuse_scalars([self], self._ignored_params, "FSDP")
         before = {place: place[0]._parameters[place[1]] for places in self._places().values() for place in places}
         for each in before.values():
-            if not isinstance(each, DTensor):  # which a wrapper inside has made
+            if not isinstance(each, (DTensor, _rows.Replaced)):  # which a wrapper inside has made
                 each.data = each.data.contiguous()  # torch keeps layouts such as channels_last
         state = _fsdp2.shard([self], mesh, self.sharding_strategy not in _KEPT_AFTER_FORWARD, policy,
                              self._ignored_params)

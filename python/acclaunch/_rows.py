@@ -228,6 +228,7 @@ def current(parameter):
 def replace(parameters):
     """Frees the values of whole parameters, whose modules have been sharded, and makes them Replaced."""
     for each in parameters:
-        each.grad = None
-        each.data = each.data.new_empty(0)
-        each.__class__ = Replaced
+        if type(each) is not Replaced:  # by a wrapper inside that has the same parameter
+            each.grad = None
+            each.data = each.data.new_empty(0)
+            each.__class__ = Replaced

@@ -919,6 +919,15 @@ def refused():
         expect_refusal(call, "another deepspeed.initialize of its module")
     trial.settings["zero_optimization"] = {"stage": 3}
     expect_refusal(lambda: trial.start(OURS, lambda _: {}), "in another stage")
+    kept = []
+
+    def sharing(net):
+        kept.append(net.norm.weight)
+        net.norm.weight = kept[0]
+        return {"model_parameters": net.parameters()}
+
+    Trial(OURS, 1, sharing, **ADAM)
+    expect_refusal(lambda: Trial(OURS, 1, sharing, **ADAM), "'norm.weight' is also of another engine's module")
 
 
 def quantized():

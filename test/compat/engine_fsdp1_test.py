@@ -516,6 +516,27 @@ def refused():
     expect(InvalidArgumentError, "a backward in", backward_in_summon)
 
 
+def tied_apart():
+    """A parameter of a wrapper and of one around it."""
+    ids, found = torch.arange(10).view(2, 5), []
+    for wraps in (False, True):
+        torch.manual_seed(7)
+        trial, net = Trial(sync_module_states=True, auto_wrap_policy=None), Net(tied=True)
+        assert net.head.weight is net.embedding.weight
+        if wraps:
+            net.embedding = trial.sharded(net.embedding)
+            net = trial.sharded(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = loss_of(net, ids)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            trial.note(loss)
+        found.append(trial.found)
+    expect_equal("tied apart", *found, 1e-5)
+
+
 # ---- processes ------------------------------------------------------------------------------------
 
 def worker(folder, part):
@@ -534,6 +555,7 @@ def worker(folder, part):
         found["travels"] = travels(f"{folder}/torch" if part != "back" else f"{folder}/acc", own)
         if OURS:
             refused()
+            tied_apart()
     pathlib.Path(f"{own}.{dist.get_world_size()}.{part}.{dist.get_rank()}.json").write_text(json.dumps(found))
     leave()
 
