@@ -210,7 +210,6 @@ class RowUnit(Unit):
     def __init__(self, model, state, name):
         super().__init__(model, state.modules[0], name, "+".join(type(each).__name__ for each in state.modules))
         self.state, self.modules = state, state.modules
-        self.empty = []  # members without elements, which the runtime does not know
         self.awaited = set()  # modules of a list that have not run yet in this forward of the root
         self.held = False  # gradients are not reduced
         self.computed = {}  # gradients of the running backward, by member
@@ -264,9 +263,6 @@ class RowUnit(Unit):
         elif not self.awaited and not is_first:
             self.reshard()
 
-    def find_places(self, members):
-        super().find_places([*members, *self.empty])
-
     def give_gradient(self, handle, member, gradient):
         """Keeps a gradient until the backward of the unit ends: its memory in the runtime is that of the unit before,
         whose gradients are reduced meanwhile."""
@@ -274,6 +270,9 @@ class RowUnit(Unit):
             raise NotSupportedError(f"a backward in a forward of {type(self.model.module).__name__} gives its "
                                     f"parameter '{member.names[0]}' a gradient: call backward() after the forward "
                                     "(torch.autograd.grad for other tensors is supported)")
+        if member.handle is None:
+            member.written = gradient
+            return
         found = self.computed.get(member)
         if found is not None:  # torch adds sparse ones to dense ones only
             gradient = gradient + found if found.is_sparse else found + gradient
@@ -304,6 +303,7 @@ class RowModel(Model):
         self.names = {each: name for name, each in reversed(list(self.module.named_modules(remove_duplicate=False)))}
         self.members = {}  # by their names in the runtime
         self.by_parameter = {}  # members
+        self.without_elements = []  # members that the runtime does not know
         for name, state in states:
             unit = RowUnit(self, state, name)
             self.units.append(unit)
@@ -333,19 +333,25 @@ class RowModel(Model):
         working = torch.nn.Parameter(torch.empty(0, dtype=dtypes[1], device=self.device), sharded.requires_grad)
         if sharded.numel() == 0:
             working.data = torch.empty(sharded.shape, dtype=dtypes[1], device=self.device)
-            unit.empty.append(RowMember([name], slots, sharded, working, None))
-            return
+            member = RowMember([name], slots, sharded, working, None)
+            member.own = torch.empty_like(sharded._local_tensor, device=self.device)
+            self.without_elements.append(member)
+        else:
+            member = self._declare_elements(unit, name, slots, sharded, working, dtypes)
+        unit.members.append(member)
+        member.unit = unit
+        member.stand(sharded)
+
+    def _declare_elements(self, unit, name, slots, sharded, working, dtypes):
         stored, computed, reduced = map(_number_of, dtypes)
         config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1, own_dtypes=1,
                                  stored_dtype=stored, computed_dtype=computed, reduced_dtype=reduced,
                                  initializer=INITIALIZER_CONSTANT)
         inside = _inside(unit.name, name) if name.startswith(unit.name + ".") else name
         handle = unit.declare(self.library.unit_parameter, inside, sharded, config)
-        kind = RowMember if sharded.dim() else ScalarMember
-        unit.members.append(kind([name], slots, sharded, working, handle))
-        unit.members[-1].unit = unit
-        unit.members[-1].stand(sharded)
-        self.members[f"{unit.name}.{inside}" if unit.name else inside] = unit.members[-1]
+        member = (RowMember if sharded.dim() else ScalarMember)([name], slots, sharded, working, handle)
+        self.members[f"{unit.name}.{inside}" if unit.name else inside] = member
+        return member
 
     # ---- forward and backward
 
@@ -409,6 +415,9 @@ class RowModel(Model):
         any rank: only a collective can gather them then."""
         found = {}
         for member in members if self.published is not None else ():
+            if member.handle is None:
+                found[member.sharded] = member.working.detach().clone()
+                continue
             if not member.sharded.dim():  # each rank has it
                 found[member.sharded] = member.sharded._local_tensor.detach().to(member.working.dtype, copy=True)
                 continue
@@ -492,19 +501,21 @@ class RowModel(Model):
 
     def _take_gradients(self):
         """A parameter gets a gradient if a backward of any rank has reached it; other ranks count as zero."""
-        trained = [member for member in self.rows if member.trains]
+        trained = [member for member in (*self.rows, *self.without_elements) if member.trains]
         reached = self._reached_by_any_rank(trained)
         used = {member.unit for member, wanted in zip(trained, reached) if wanted}
         memory = Lifetime(self.runtime)
         given, scalars = [], []
 
+        def gets(member, wanted):
+            return wanted or (member.working.requires_grad and (member.unit.state.reduces_unused or (
+                member.unit.state.has_one_gradient and member.unit in used)))
+
         def take(shards, count, _):
             for member, shard, wanted in zip(trained, shards[:count], reached):
                 if member.unit.held:
                     continue
-                if shard.gradient is not None and (
-                        wanted or (member.working.requires_grad and (member.unit.state.reduces_unused or (
-                            member.unit.state.has_one_gradient and member.unit in used)))):
+                if shard.gradient is not None and gets(member, wanted):
                     is_own = shard.gives_gradient == 1
                     gradient = view(shard.gradient, member.own.shape, torch.float32, self.device,
                                     memory if is_own else None)
@@ -520,6 +531,11 @@ class RowModel(Model):
             kept = self.library.make("model_take_gradients", self.handle, callback(ShardsFunction, take),
                                      self.library.callback_context)
             release(memory, self.library.gradients_free, kept)
+            for member, wanted in zip(trained, reached):
+                if member.handle is None and not member.unit.held:
+                    if gets(member, wanted):
+                        given.append((member, torch.empty_like(member.own)))
+                    member.has_gradient = False
             if scalars:
                 firsts = self.runtime.all_gather([value for _, value in scalars])[0]
                 given += [(member, torch.tensor(value, dtype=torch.float32, device=self.device))

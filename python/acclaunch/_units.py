@@ -271,6 +271,7 @@ class Unit(Uncopied):
         self.handle = self.library.make("model_root" if self.is_root else "model_unit", model.handle, name.encode(),
                                         class_name.encode())
         self.members = []
+        self.gathered = []    # those that the library knows: without elements there is nothing to gather
         self.keeps_addresses = False
         self.whole = None     # a scope that the program has opened, until it ends it
         self.casts_to = model.compute_dtype if model.casts_inputs else None  # floating-point inputs
@@ -288,18 +289,16 @@ class Unit(Uncopied):
     def prepare(self):
         """Called when the parameters have been declared and initialised."""
         self.keeps_addresses = self.library.read("unit_keeps_addresses", c.c_int, self.handle) == 1
+        self.gathered = [member for member in self.members if member.handle is not None]
         for member in self.members:
             if member.trains:
                 self.await_gradients(member)
-        self.find_places(self.members)
+        self.places = [(module, attribute, member) for member in self.members for module, attribute in member.slots]
+        # Those with a second list of their parameters, such as torch.nn.RNNBase.
+        self.put_apart = [member for member in self.members if any(
+            type(module).__setattr__ is not torch.nn.Module.__setattr__ for module, _ in member.slots)]
         self.remove()
         self.find_trained()
-
-    def find_places(self, members):
-        self.places = [(module, attribute, member) for member in members for module, attribute in member.slots]
-        # Those with a second list of their parameters, such as torch.nn.RNNBase.
-        self.put_apart = [member for member in members if any(
-            type(module).__setattr__ is not torch.nn.Module.__setattr__ for module, _ in member.slots)]
 
     def own_parameters(self):
         return [member.sharded for member in self.members]
@@ -323,12 +322,12 @@ class Unit(Uncopied):
         """Points the working parameters at the gathered memory. function: forward_raw or
         backward_raw. in_backward: of an earlier forward."""
         self.check_data()
-        if self.keeps_addresses and self.members and self.members[0].address is not None:
+        if self.keeps_addresses and self.gathered and self.gathered[0].address is not None:
             return
         address = c.c_void_p()
         reference = c.byref(address)
         model = self.model
-        for member in self.members:
+        for member in self.gathered:
             function(use, member.handle, reference)
             if member.address != address.value:
                 if in_backward or self.awaiting:
@@ -391,7 +390,8 @@ class Unit(Uncopied):
             for member in self.members:
                 wanted = requires_grad_of(member.sharded)
                 if wanted is not member.working.requires_grad:
-                    self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
+                    if member.handle is not None:
+                        self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
                     member.working.requires_grad_(wanted)
                     if wanted and not member.trains:
                         member.trains = True

@@ -43,7 +43,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(SIZE), nn.Linear(SIZE, 2 * SIZE + 1), nn.Linear(2 * SIZE + 1, SIZE)
         self.scale = nn.Parameter(torch.ones(1))
-        self.empty = nn.Parameter(torch.empty(0, 3), requires_grad=False)  # FSDP 2 cannot train one
+        self.empty = nn.Parameter(torch.empty(0, 3), requires_grad=False)  # FSDP 2 cannot train one on a CPU
         self.rare = nn.Parameter(torch.ones(3, SIZE))
 
     def forward(self, x, rare=False):
@@ -929,10 +929,12 @@ def expect_whole(mesh, shard):
 
 def travels(mesh, ours, theirs, folder):
     """What one engine has saved, the other resumes from."""
-    def made(shard):
+    def made(shard, trains_empty=False):
         torch.manual_seed(7)
-        trial = Trial(shard, mesh, {})
-        net = trial.sharded(Net())
+        trial, net = Trial(shard, mesh, {}), Net()
+        for block in net.blocks:
+            block.empty.requires_grad_(trains_empty)
+        trial.sharded(net)
         return trial, net, adamw(net)
 
     def state_of(net, optimizer, options):
@@ -955,11 +957,11 @@ def travels(mesh, ours, theirs, folder):
                                 (ours, ours, {"cpu_offload": True}),
                                 (ours, ours, {"full_state_dict": True, "broadcast_from_rank0": True})):
         options = StateDictOptions(**options)
-        trial, *state = made(one)
+        trial, *state = made(one, one is other)
         for _ in range(2):
             trial.step(*state, rare=True)
         dcp.save(state_of(*state, options), checkpoint_id=f"{folder}/checkpoint")
-        resumed, *state = made(other)
+        resumed, *state = made(other, one is other)
         resumed.generator = trial.generator
         load(*state, options)
         for _ in range(2):
