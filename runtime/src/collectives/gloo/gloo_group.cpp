@@ -207,8 +207,9 @@ class MeshStore final : public Mesh::Store {
     const auto own = read_described(own_addresses_, num_ranks_);
     return sockets_at(endpoints_of(own ? *own : read_plain(own_addresses_, num_ranks_)), peers_);
   }
-  /// Ends Gloo's waits for peers, also for one that is to connect to this rank, except in versions
-  /// of Gloo since 2023: they abort the process when they can accept no connection. Any thread.
+  /// Ends Gloo's waits for peers, except two. A connection that the peer's host has not answered
+  /// has no peer for getpeername(2) yet; TCP gives it up. Versions of Gloo since 2023 abort the
+  /// process when they can accept no connection, so their listening sockets stay. Any thread.
   void end_waits() const {
     const bool spares_listeners = [&] {
       const std::lock_guard lock(mutex_);
