@@ -119,8 +119,8 @@ def _plain(value):
 
 
 def _without_loss(values):
-    """The program's values for the library, with those that it would not give back as they were in one of bytes. A str
-    is also a value of its own, for programs in C++."""
+    """The program's values for the library. Those whose types it does not keep are packed into one value of bytes; a
+    str is also a value of its own, for programs in C++."""
     others = {name: _plain(value) for name, value in values.items() if not _is_kept(value)}
     return {name: value for name, value in values.items() if _is_kept(value) or isinstance(value, str)} | \
         _packed(_PACKED, others)

@@ -442,7 +442,7 @@ class Unit(Uncopied):
         inside = in_backward() != -1
         if not model.open_forwards and not inside:
             model.check_module()
-        torch.clear_autocast_cache()  # casts of an earlier use, whose backward ends before theirs
+        torch.clear_autocast_cache()  # casts of an earlier use, whose gradients would come after its backward
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
         model.open_forwards += 1

@@ -150,7 +150,8 @@ class _EngineState(_ModuleState):
 
 
 def _state_of(name, each, objects):
-    """What keeps and loads the state of one of the objects; None if that of an engine of DeepSpeed does."""
+    """The object that keeps and loads the state of one of the program's; None if the state of an engine of DeepSpeed
+    contains it."""
     deepspeed = sys.modules.get("acclaunch._deepspeed")
     if deepspeed is not None:
         if isinstance(each, deepspeed.Engine):
