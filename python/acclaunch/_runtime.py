@@ -100,7 +100,8 @@ def _packed(name, values):
         except Exception:  # noqa: BLE001: of pickle, torch or the value itself
             raise InvalidArgumentError(
                 f"'{each}' is {type(value).__name__}, which a checkpoint cannot hold: tensors, numbers, strings, "
-                "bytes, None, and dicts, lists and tuples of them can be saved, without values of numpy in them") from None
+                "bytes, None, and dicts, lists and tuples of them can be saved, without values of numpy in them"
+            ) from None
     return {name: to_bytes(values)} if values else {}
 
 

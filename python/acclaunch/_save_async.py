@@ -181,8 +181,8 @@ class Save:
             self.remove(path)
 
     def _tell(self, moment, mistake):
-        """Tells the other ranks that this one has come to the moment. Returns the part of the job's store for it; None if
-        there is one rank."""
+        """Tells the other ranks that this one has come to the moment. Returns the part of the job's store for it;
+        None if there is one rank."""
         if self.store is None:
             return None
         store = dist.PrefixStore(f"acc/save_async/{self.number}/{moment}", self.store)
