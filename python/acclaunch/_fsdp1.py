@@ -318,6 +318,8 @@ class FullyShardedDataParallel(TorchClass):
             wrappers = FullyShardedDataParallel.fsdp_modules(module)
         else:
             wrappers = [module] if isinstance(module, FullyShardedDataParallel) else []
+            if wrappers and FullyShardedDataParallel.fsdp_modules(module) != wrappers:
+                _fsdp2.unit_of(module)  # Wrappers in it may run before it does, and are not the root.
         with _summoned(wrappers, writeback, rank0_only, offload_to_cpu, with_grads):
             yield
 

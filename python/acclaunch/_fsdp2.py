@@ -362,9 +362,10 @@ class RowModel(Model):
         for unit in whole:
             unit.reshard()
         for unit in self.units:
-            for member in unit.members:
+            for member in () if unit.state.summoned else unit.members:
                 member.adopt()
-        self.check_parameters()
+        if not any(unit.state.summoned for unit in self.units):
+            self.check_parameters()
         self._note_changes()
         self.versions = [each.working._version for each in self.rows]
         self.library.model_publish(self.handle)

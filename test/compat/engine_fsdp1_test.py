@@ -243,6 +243,11 @@ def summoned(trial):
             each.zero_()
     with FSDP.summon_full_params(net, recurse=False):
         trial.note(net.norm.weight.numel())
+    fresh = trial.sharded(filled(Net()))
+    for _ in range(2):  # before the first forward, too
+        with FSDP.summon_full_params(fresh, recurse=False), torch.no_grad():
+            trial.note(loss_of(fresh.module, trial.ids()))
+        trial.steps(fresh)
     with FSDP.summon_full_params(net, rank0_only=True, writeback=False):
         trial.note(net.norm.weight.sum() if dist.get_rank() == 0 else 0)
 
