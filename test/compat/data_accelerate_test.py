@@ -117,8 +117,10 @@ def main():
     acclaunch = sys.argv[1]
 
     def run(ranks, folder, part, *flags, preload=("--preload", "accelerate,torch._dynamo,safetensors.torch")):
-        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), *preload, *flags, __file__, folder, part],
-                              text=True, timeout=DEADLINE, env=os.environ | {"PYTHON_EXEC": sys.executable},
+        done = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks),
+                               *preload, *flags, __file__, folder, part],
+                              text=True, timeout=DEADLINE, env=os.environ | {"PYTHON_EXEC": sys.executable,
+                                                                             "OMP_NUM_THREADS": "1"},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         line = next(line for line in done.stdout.splitlines() if "FOUND" in line)

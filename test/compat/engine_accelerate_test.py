@@ -227,7 +227,8 @@ def main():
     def run(name, *flags):
         with tempfile.TemporaryDirectory() as folder:
             return subprocess.run([sys.argv[1], *flags, __file__, folder], text=True, timeout=DEADLINE,
-                                  env=os.environ | {"PYTHON_EXEC": sys.executable}, stdout=subprocess.PIPE,
+                                  env=os.environ | {"PYTHON_EXEC": sys.executable,
+                                                    "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT)
 
     def numbers(run):

@@ -239,7 +239,7 @@ def main():
         [acclaunch, "--engine", "acc", "--cpu", "--preload", "torch._dynamo", "--num_processes", "2",
          pathlib.Path(__file__)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
-                          "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+                          "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     print(process.stdout)
     assert process.returncode == 0 and process.stdout.count("served") == 2, process.stdout + process.stderr
 

@@ -359,7 +359,8 @@ def run(folder, case, *flags, disturbed=""):
     modules = ",".join(["torch._dynamo", *["deepspeed"] * ("deepspeed" in case)])
     job = subprocess.run([acclaunch, "--engine", "acc", "--cpu", "--num_processes", "2", "--preload", modules,
                           *CASES[case][0], *flags, os.path.abspath(__file__), folder, case, disturbed],
-                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                           "OMP_NUM_THREADS": "1"},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr
     return folder, job.stdout + job.stderr

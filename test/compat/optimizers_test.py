@@ -396,7 +396,8 @@ def main():
             process = subprocess.run(
                 [acclaunch, "--cpu", "--use_fsdp", "--preload", "torch._dynamo", "--num_processes", str(ranks),
                  pathlib.Path(__file__), folder, str(phase)],
-                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}, capture_output=True, text=True)
+                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                  "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
             assert process.returncode == 0 and process.stdout.count("trained") == ranks, process.stdout + process.stderr
 
 

@@ -215,7 +215,8 @@ def main():
                               "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--preload",
                               "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
                               os.path.abspath(__file__), folder],
-                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                               "OMP_NUM_THREADS": "1"},
                              capture_output=True, text=True, timeout=550)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout

@@ -804,7 +804,8 @@ def main():
     expect_freed(acc)
     run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload",
                           "torch._dynamo", os.path.abspath(__file__), *wanted],
-                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                           "OMP_NUM_THREADS": "1"},
                          capture_output=True, text=True, timeout=550)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout

@@ -167,7 +167,8 @@ def run(*words):
     acclaunch, package = sys.argv[1:]
     job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--preload", "torch._dynamo", "--use_fsdp",
                           *words],
-                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                           "OMP_NUM_THREADS": "1"},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout + job.stderr

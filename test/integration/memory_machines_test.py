@@ -269,6 +269,7 @@ def use_python(package):
         print("skipped: no torch")
         sys.exit(77)
     os.environ["PYTHONPATH"] = package
+    os.environ["OMP_NUM_THREADS"] = "1"  # no threads of numpy in a process that forks
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     Rejoining.prints_pid = []
     with_engine = "engine" in pathlib.Path(TRAIN_GPT).name  # its optimizer and torch's modules import torch._dynamo

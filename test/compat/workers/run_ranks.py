@@ -13,7 +13,8 @@ def run_ranks(ranks, *arguments, flags=(), preload="torch.distributed.fsdp,torch
     program, acclaunch, package = sys.argv[:3]
     run = subprocess.run([*under, acclaunch, *flags, "--cpu", "--num_processes", str(ranks), "--preload",
                           f"torch._dynamo,{preload}", os.path.abspath(program), *arguments],
-                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable} | (variables or {}),
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                           "OMP_NUM_THREADS": "1"} | (variables or {}),
                          capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == 0, run.stdout + run.stderr
     return run
