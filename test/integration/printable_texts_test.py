@@ -65,7 +65,7 @@ BEAT_OF_AGENT = 2
 WELCOMES = frame(WELCOME, struct.pack("<2q", 1_000, 20_000), b"\0", struct.pack("<q", 0))
 # Round 0, restart 0, machine rank 1; two machines of one worker; the workers' store.
 FORMS = frame(FORMED, i32(0, 0, 1), struct.pack("<I", 1), struct.pack("<Ii", 2, 1),
-              text("127.0.0.1") + struct.pack("<H", 1) + text("") + i32(1, 2))
+              text("127.0.0.1") + struct.pack("<H", 1) + text("") + i32(1, 2, 0))
 
 
 def attempt_end(cause):
