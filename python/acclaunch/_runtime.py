@@ -52,6 +52,13 @@ class SavedState:
     def __init__(self, handle):
         self._handle = handle
         release(self, library().program_state_free, handle)
+        self._of_all, self._of_rank = map(self._unpacked, (library().program_state_get,
+                                                           library().program_state_get_of_rank))
+
+    def _unpacked(self, function):
+        """The function of the library, and the values that it has packed, by name."""
+        packed = self._get(function, _PACKED, None)
+        return function, {} if packed is None else from_bytes(packed)
 
     def _get(self, function, name, default):
         value = ProgramValue()
@@ -62,18 +69,17 @@ class SavedState:
         return (value.integer, value.real,
                 c.string_at(value.bytes, value.num_bytes) if value.num_bytes else b"")[value.kind]
 
-    def _given(self, function, name, default):
-        packed = self._get(function, _PACKED, None)
-        values = from_bytes(packed) if packed is not None else {}
+    def _given(self, source, name, default):
+        function, values = source
         return values[name] if name in values else self._get(function, name, default)
 
     def get(self, name, default=None):
         """A value of `state`, of the type that it had. A str that a program in C or C++ saved is bytes."""
-        return self._given(library().program_state_get, name, default)
+        return self._given(self._of_all, name, default)
 
     def of_rank(self, name, default=None):
         """A value that this rank saved in `of_rank`. A rank that did not exist then has none."""
-        return self._given(library().program_state_get_of_rank, name, default)
+        return self._given(self._of_rank, name, default)
 
 
 _EXTRA_STATES, _PACKED = "acc.extra_states", "acc.packed"
@@ -91,18 +97,28 @@ def from_bytes(data):
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
+def _loadable_bytes(value):
+    """The value as bytes if `from_bytes` takes them; else None."""
+    try:
+        data = to_bytes(value)
+        from_bytes(data)
+    except Exception:  # noqa: BLE001: of pickle, torch or the value itself
+        return None
+    return data
+
+
 def _packed(name, values):
     """Values by name as one value of this name, if there are any. Raises InvalidArgumentError, with its name, for
     one that loading would refuse."""
-    for each, value in values.items():
-        try:
-            from_bytes(to_bytes(value))
-        except Exception:  # noqa: BLE001: of pickle, torch or the value itself
-            raise InvalidArgumentError(
-                f"'{each}' is {type(value).__name__}, which a checkpoint cannot hold: tensors, numbers, strings, "
-                "bytes, None, and dicts, lists and tuples of them can be saved, without values of numpy in them"
-            ) from None
-    return {name: to_bytes(values)} if values else {}
+    if not values:
+        return {}
+    data = _loadable_bytes(values)
+    if data is None:
+        each = next((each for each, value in values.items() if _loadable_bytes(value) is None), next(iter(values)))
+        raise InvalidArgumentError(
+            f"'{each}' is {type(values[each]).__name__}, which a checkpoint cannot hold: tensors, numbers, strings, "
+            "bytes, None, and dicts, lists and tuples of them can be saved, without values of numpy in them")
+    return {name: data}
 
 
 def _is_kept(value):
