@@ -32,6 +32,7 @@ from torch.distributed.fsdp.wrap import (CustomPolicy, ModuleWrapPolicy, always_
 from torch.distributed.tensor import DTensor
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from expect_error import expect  # noqa: E402
 from leave import leave  # noqa: E402
 from run_ranks import run_ranks  # noqa: E402
 
@@ -459,15 +460,6 @@ def travels(origin, folder):
             trial.generator.set_state(generator)
             found[f"{use_orig_params} {how}"] = end(trial, net, optimizer)
     return found
-
-
-def expect(error, text, function):
-    try:
-        function()
-    except error as found:
-        assert text in str(found), found
-    else:
-        raise AssertionError(f"nothing raised: {text}")
 
 
 def refused():

@@ -16,6 +16,9 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
     print("skipped: no torch or no Accelerate")
     sys.exit(77)
 
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from expect_error import expect  # noqa: E402
+
 STEPS, WORDS, SIZE, SAMPLES = 8, 13, 8, 60
 SECTION = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP",
            "--fsdp_cpu_ram_efficient_loading", "false"]
@@ -193,15 +196,6 @@ def train_accelerate(folder, killer):
     accelerator.wait_for_everyone()
 
 
-def refused(error, text, function):
-    try:
-        function()
-    except error as found:
-        assert text in str(found), found
-    else:
-        raise AssertionError(f"no {error.__name__}: {text}")
-
-
 def train_deepspeed(folder, killer):
     """Engines in each stage and precision, accumulated gradients, and every kind of schedule and optimizer."""
     import deepspeed
@@ -227,7 +221,7 @@ def train_deepspeed(folder, killer):
         engines.append(engine)
     snapshots = snapshots_of(killer, **{f"engine {number}": each for number, each in enumerate(engines, 1)},
                              optimizer=optimizer)
-    refused(InvalidArgumentError, "name the engine", lambda: snapshots_of(killer, net=net, optimizer=optimizer))
+    expect(InvalidArgumentError, "name the engine", lambda: snapshots_of(killer, net=net, optimizer=optimizer))
     torch.manual_seed(11 + rank)
     made = snapshots.resume()
     while made < STEPS:
@@ -237,7 +231,7 @@ def train_deepspeed(folder, killer):
                 begin = 8 * (made % 6) + 4 * rank
                 loss = engine(samples[begin:begin + 4])
                 engine.backward(loss)
-                refused(InvalidArgumentError, "has gradients", engine.state_in_memory)
+                expect(InvalidArgumentError, "has gradients", engine.state_in_memory)
                 engine.step()
                 killer.at("micro-step")
                 note(folder, "losses", rank, f"{made}.{number}.{micro} {loss.item().hex()} {engine.get_lr()} "
@@ -303,12 +297,12 @@ def train_transformers(folder, killer):
         last = out / f"checkpoint-{STEPS}"
         assert list(out.iterdir()) == [last], list(out.iterdir())
         (last / ".acc-unfinished").touch()
-        refused(ConfigError, "not a complete checkpoint", lambda: trainer.train(resume_from_checkpoint=str(last)))
+        expect(ConfigError, "not a complete checkpoint", lambda: trainer.train(resume_from_checkpoint=str(last)))
         assert get_last_checkpoint(out) is None
         (out / "checkpoint-99").touch()  # rank 0 cannot make the folder, and the other one learns of it
         trainer.state.global_step = 99
         error, text = [(FileExistsError, "checkpoint-99"), (CollectiveError, "was not saved: rank 0: ")][rank]
-        refused(error, text, lambda: trainer._save_checkpoint(trainer.model_wrapped, None))
+        expect(error, text, lambda: trainer._save_checkpoint(trainer.model_wrapped, None))
         torch.distributed.barrier()
         (out / "checkpoint-99").unlink(missing_ok=True)
         (last / ".acc-unfinished").unlink(missing_ok=True)

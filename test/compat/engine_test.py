@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from expect_error import expect  # noqa: E402
 from leave import leave  # noqa: E402
 from run_ranks import run_ranks  # noqa: E402
 
@@ -782,12 +783,7 @@ def expect_stale(mesh, shard):
                        (in_forward, "a backward in a forward of FSDPNet gives its parameter 'norm."),
                        (before_sharding, "parameter 'head.weight' of before the module was sharded")):
         _fsdp2._runtimes.clear()  # that of a failed backward cannot be used any more
-        try:
-            case()
-        except RuntimeError as error:
-            assert text in str(error), error
-        else:
-            raise AssertionError(f"nothing raised: {text}")
+        expect(RuntimeError, text, case)
 
 
 def expect_little_memory(mesh, shard):
@@ -1009,14 +1005,6 @@ def saved_beside(mesh, ours, folder):
 
 def refused(mesh, shard):
     from acclaunch._library import InvalidArgumentError, NotSupportedError
-
-    def expect(error, text, function):
-        try:
-            function()
-        except error as found:
-            assert text in str(found), found
-        else:
-            raise AssertionError(f"nothing raised: {text}")
 
     def net(**keywords):
         return Trial(shard, mesh, keywords).sharded(Net(tied=False))
