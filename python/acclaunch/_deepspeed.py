@@ -978,6 +978,8 @@ def serve(module):
         _refuse_other_engines(self, *arguments, **keywords)
 
     DeepSpeedEngine.__init__ = init
+    if deepspeed.get_accelerator().device_name() == "cpu":  # torch computes in fp16 on every CPU; oneDNN on some
+        deepspeed.get_accelerator().is_fp16_supported = lambda: True
     # It compiles collectives in C++ that nothing here calls. deepspeed.comm.torch is torch itself.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     module.DeepSpeedEngine = Engine
