@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdint>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -51,6 +53,19 @@ bool is_grouped_or_based(std::string_view text) {
          std::ranges::count(digits, '.') <= 1;
 }
 
+/// Returns the octal value of a number such as 010, which is 8 in YAML 1.1; nothing if the number
+/// does not begin with 0, or is the same in decimal.
+std::optional<std::int64_t> octal(std::string_view text) {
+  const bool has_sign = text.starts_with('-') || text.starts_with('+');
+  const std::string_view digits = text.substr(has_sign ? 1 : 0);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 8);
+  const bool is_octal =
+      digits.starts_with('0') && error == std::errc() && end == digits.data() + digits.size();
+  return is_octal && value >= 8 ? std::optional(text.starts_with('-') ? -value : value)
+                                : std::nullopt;
+}
+
 /// Converts yaml-cpp's nodes to Nodes. Bounds depth and number of values, because aliases can make
 /// a small file expand without limit or contain itself.
 class Reader {
@@ -91,6 +106,11 @@ class Reader {
     node.kind = Node::Kind::string;
     if (yaml.Tag() != "?") {  // yaml-cpp's tag of a plain scalar; a quoted one is a string
       return;
+    }
+    if (const auto value = octal(node.text)) {
+      throw Error(Errc::config, node.where + ": " + node.text + " is octal in YAML 1.1, which is " +
+                                    std::to_string(*value) + "; write " + std::to_string(*value) +
+                                    ", or \"" + node.text + "\"");
     }
     if (is_word(node.text, kTrue) || is_word(node.text, kFalse)) {
       node.kind = Node::Kind::boolean;

@@ -101,6 +101,9 @@ TEST_CASE("errors in broken files name the line") {
   };
   CHECK(message(parse_yaml, "a: 1\nb: [\n").starts_with("f:"));
   CHECK(message(parse_yaml, "a: 1\na: 2\n") == "f:2: key \"a\" is given twice, first at f:1");
+  CHECK(message(parse_yaml, "a: 07\nb: -010\n") ==
+        "f:2: -010 is octal in YAML 1.1, which is -8; write -8, or \"-010\"");
+  CHECK(parse_yaml("a: 07\nb: '010'\nc: 08\nd: 0.10\n", "f").root.entries.size() == 4);
   CHECK(message(parse_yaml, "a:\n\tb: 1\n") ==
         "f:2: not valid YAML: a tab in the indentation; use spaces");
   CHECK(message(parse_yaml, "a: 1\n---\na: 2\n") ==
