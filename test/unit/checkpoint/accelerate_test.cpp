@@ -213,13 +213,32 @@ TEST_CASE("parameter groups have torch's keys and are read back") {
                             {"eps", 1e-6},    {"weight_decay", 0.0}, {"initial_lr", 0.02},
                             {"momentum", 0.5}};
   group.parameters = {"a", "b"};
+  group.param_names = {"module.a", "module.b"};
+  // Values that the program has added keep their types.
+  PythonValue pair = PythonValue::list({-1, 0.5});
+  pair.kind = PythonValue::Kind::tuple;
+  const PythonValue added =
+      PythonValue::dict({{"name", "decay"},
+                         {"layer", 7},
+                         {"flag", true},
+                         {"nothing", PythonValue()},
+                         {"list", PythonValue::list({"é", pair, PythonValue::list({})})}});
+  TemporaryFolder folder;
+  added.save(folder.path() / "added.bin");
+  const torch::TorchFile file(folder.path() / "added.bin");
+  for (const auto& [key, node] : pickle::Node(file.root(), "added").entries()) {
+    CHECK(read_group_key(key, node, group));
+  }
+  CHECK(group.others.size() == 5);
   for (const char* optimizer : {"adamw", "sgd"}) {
     StoredGroup read;
     for (const accelerate::GroupValue& value : accelerate::group_values(optimizer, group)) {
       const pickle::Values parsed = pickle::read(std::as_bytes(std::span(value.pickle)), value.key);
-      read_group_key(value.key, pickle::Node(parsed.root(), value.key), read);
+      CHECK(read_group_key(value.key, pickle::Node(parsed.root(), value.key), read));
     }
     CHECK(read.parameters == group.parameters);
+    CHECK(read.param_names == group.param_names);
+    CHECK(read.others == group.others);
     for (const char* key : {"lr", "weight_decay", "initial_lr", "momentum"}) {
       CHECK(read.hyper_parameters.at(key) == group.hyper_parameters.at(key));
     }

@@ -15,9 +15,10 @@ namespace {
 using pickle::Node;
 using torch::TorchFile;
 
-// An optimizer's state dict always has these two keys.
+// An optimizer's state dict always has these two keys. Weights may have such names.
 bool is_optimizer(const Node& node) {
-  return node.is_dict() && node.find("state") && node.find("param_groups");
+  return node.is_dict() && node.find("state") && node.find("param_groups") &&
+         !TorchFile::is_tensor(node.at("param_groups").value());
 }
 
 /// Returns the value below the single key that merged and wrapped files have over everything.
@@ -61,7 +62,7 @@ class Reader {
   void read_optimizer(const Node& root, TrainingState& training) {
     std::set<std::string> numbers;
     for (const Node& group : root.at("param_groups").items()) {
-      training.groups.push_back(read_group(group));
+      training.groups.push_back(read_group(group, training));
       const StoredGroup& read = training.groups.back();
       numbers.insert(read.numbers.begin(), read.numbers.end());
     }
@@ -85,13 +86,13 @@ class Reader {
         records_.tensor(index_, file_.tensor(node.value()), name, kind, node.key()));
   }
 
-  StoredGroup read_group(const Node& node) {
+  StoredGroup read_group(const Node& node, TrainingState& training) {
     StoredGroup group;
     for (const auto& [key, value] : node.entries()) {
       if (TorchFile::is_tensor(value.value())) {
         group.hyper_parameters[key] = torch::scalar(file_, value);
-      } else {
-        read_group_key(key, value, group);
+      } else if (!read_group_key(key, value, group)) {
+        training.unread.push_back(value.key());
       }
     }
     static_cast<void>(node.at("params"));  // throws if it is missing

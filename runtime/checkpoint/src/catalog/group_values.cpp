@@ -93,15 +93,50 @@ void read_names(const pickle::Node& node, StoredGroup& group) {
   }
 }
 
-bool is_known(std::string_view key) {
-  return std::ranges::any_of(kOptimizerRules, [key](const OptimizerRule& rule) {
-    return std::ranges::find(rule.group_keys, key, &GroupKey::name) != rule.group_keys.end();
-  });
-}
-
 bool has_key(const OptimizerRule& rule, std::string_view key) {
   return rule.coefficient(key) != nullptr ||
          std::ranges::find(rule.group_keys, key, &GroupKey::name) != rule.group_keys.end();
+}
+
+bool is_known(std::string_view key) {
+  return std::ranges::any_of(kOptimizerRules,
+                             [key](const OptimizerRule& rule) { return has_key(rule, key); });
+}
+
+/// Pushes a plain value. Returns false if it has a part that is not plain.
+bool push_plain(pickle::Writer& writer, const pickle::Value& value) {
+  using Kind = pickle::Value::Kind;
+  const auto push_items = [&writer](pickle::Value::Items items) {
+    return std::ranges::all_of(
+        items, [&writer](const pickle::Value* item) { return push_plain(writer, *item); });
+  };
+  switch (value.kind) {
+    case Kind::none: writer.none(); return true;
+    case Kind::boolean: writer.boolean(value.integer != 0); return true;
+    case Kind::integer: writer.integer(value.integer); return true;
+    case Kind::real: writer.real(value.real); return true;
+    case Kind::text: writer.text(value.text); return true;
+    case Kind::tuple: writer.begin_tuple(); break;
+    case Kind::list: writer.begin_list(); break;
+    case Kind::dict: writer.begin_dict(); break;
+    default: return false;
+  }
+  const bool is_plain = push_items(value.items);
+  value.is(Kind::tuple)  ? writer.end_tuple()
+  : value.is(Kind::list) ? writer.end_list()
+                         : writer.end_dict();
+  return is_plain;
+}
+
+/// Keeps a value that the program has added. Returns false if it is not plain.
+bool keep_other(const std::string& key, const pickle::Node& node, StoredGroup& group) {
+  pickle::Writer writer;
+  static_cast<void>(writer.take());  // what begins a pickle
+  const bool is_plain = push_plain(writer, node.value());
+  if (is_plain) {
+    group.others[key] = writer.take();
+  }
+  return is_plain;
 }
 
 /// True if a group belongs to another optimizer: it has a coefficient that the rule does not know,
@@ -163,16 +198,23 @@ void for_each_group_value(
   for (const auto& [key, value] : values) {
     const RuleCoefficient* const other = rule != nullptr ? rule->coefficient(key) : nullptr;
     const bool is_default = other != nullptr && other->fallback == value;
-    if (!written.contains(key) && !is_default) {
+    if (!written.contains(key) && !is_default && !group.others.contains(key)) {
       visit(key, [number = value](pickle::Writer& writer) { writer.real(number); });
     }
+  }
+  for (const auto& [key, value] : group.others) {
+    visit(key, [&opcodes = value](pickle::Writer& writer) { writer.opcodes(opcodes); });
+  }
+  if (!group.param_names.empty()) {
+    visit("param_names",
+          [&group](pickle::Writer& writer) { push_names(writer, group.param_names); });
   }
   visit("params", [&group](pickle::Writer& writer) { push_names(writer, group.parameters); });
 }
 
-void read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group) {
-  if (node.is_none()) {
-    return;
+bool read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group) {
+  if (node.is_none() && (is_known(key) || key == "params" || key == "param_names")) {
+    return true;
   }
   if (key == "params") {
     read_names(node, group);
@@ -189,7 +231,8 @@ void read_group_key(const std::string& key, const pickle::Node& node, StoredGrou
   } else if (is_known(key)) {
     node.refuse("a number, True or False");
   }
-  // Other keys ("name") were added by the program and are not settings of the optimizer.
+  const bool is_added = !is_known(key) && key != "params" && key != "param_names";
+  return !is_added || node.value().is(pickle::Value::Kind::real) || keep_other(key, node, group);
 }
 
 // Files do not name their optimizer. Several have the same states: DeepSpeed's Adam and its Lion on

@@ -27,8 +27,10 @@ std::string class_of(const std::set<std::string>& kinds, const std::vector<Store
 /// True if torch and DeepSpeed save a step with the states of the optimizer.
 bool counts_steps(const std::string& optimizer);
 
-/// Reads a key of a parameter group, either from a pickled dict or from its own DCP entry. Throws
-/// Error(config) with the key.
-void read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group);
+/// Reads a key of a parameter group, either from a pickled dict or from its own DCP entry. Returns
+/// false if it is left out: a value that the program has added and that consists of more than None,
+/// numbers, strings, lists, tuples and dicts. Throws Error(config) with the key.
+[[nodiscard]] bool read_group_key(const std::string& key, const pickle::Node& node,
+                                  StoredGroup& group);
 
 }  // namespace acc::checkpoint

@@ -132,28 +132,29 @@ class Groups {
  public:
   explicit Groups(Files& files) : files_(files) {}
 
-  /// Reads a value, or a tensor of one element, at `place`.
-  void read(const Entry& entry, const Place& place, const StateName& name) {
+  /// Reads a value, or a tensor of one element, at `place`. Returns false if it is left out.
+  bool read(const Entry& entry, const Place& place, const StateName& name) {
     constexpr std::size_t kMaxGroups = 100'000;
     files_.holding(place, entry.name);
     if (name.kind != "group" || name.group >= kMaxGroups) {
-      return;
+      return false;
     }
     StoredGroup& group = at(name);
     const torch::TorchFile file = files_.open(place, entry.name);
     const pickle::Node node(file.root(), file.file().path().string(), entry.name);
-    if (entry.is_tensor) {
-      group.hyper_parameters[name.key] = torch::scalar(file, node);
-    } else {
-      read_group_key(name.key, node, group);
+    if (!entry.is_tensor) {
+      return read_group_key(name.key, node, group);
     }
+    group.hyper_parameters[name.key] = torch::scalar(file, node);
+    return true;
   }
 
   /// Returns the groups. Parameters with the same settings of their own are one group.
   std::vector<StoredGroup> take() {
     for (StoredGroup& one : of_parameters_) {
-      const auto same =
-          std::ranges::find(groups_, one.hyper_parameters, &StoredGroup::hyper_parameters);
+      const auto same = std::ranges::find_if(groups_, [&one](const StoredGroup& group) {
+        return group.hyper_parameters == one.hyper_parameters && group.others == one.others;
+      });
       if (same == groups_.end()) {
         groups_.push_back(std::move(one));
       } else {
@@ -191,15 +192,14 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Entry& entry = entries[i];
     if (!entry.is_tensor) {
-      groups.read(entry, entry.value, names[i]);
-      if (names[i].kind != "group") {
+      if (!groups.read(entry, entry.value, names[i])) {
         training.unread.push_back(entry.name);
       }
       continue;
     }
     const bool is_step = names[i].kind == "step" && !has_step;
     if (names[i].kind == "group" && !entry.chunks.empty()) {
-      groups.read(entry, entry.chunks.front().place, names[i]);
+      static_cast<void>(groups.read(entry, entry.chunks.front().place, names[i]));
     }
     StoredTensor& tensor =
         catalog.tensors.emplace_back(stored_tensor(entry, std::move(names[i]), files));

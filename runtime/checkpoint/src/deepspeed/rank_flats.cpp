@@ -85,6 +85,9 @@ class RankFile {
       read_groups(base_state->at("param_groups"), state);
     } else {
       // The elastic form of the state has no groups, and one flat array for each.
+      state.unread.emplace_back(
+          "the learning rate and the other settings of the optimizer, which files of "
+          "elastic_checkpoint do not have (in the output they are the optimizer's defaults)");
       state.groups.resize(masters().items().size());
       for (std::size_t i = 0; i < state.groups.size(); ++i) {
         state.group_of.push_back(i);
@@ -139,8 +142,8 @@ class RankFile {
         }
         if (TorchFile::is_tensor(value.value())) {
           stored.hyper_parameters[key] = torch::scalar(file_, value);
-        } else {
-          read_group_key(key, value, stored);
+        } else if (!read_group_key(key, value, stored)) {
+          state.unread.push_back(value.key());
         }
       }
       // The group's "params" are numbers. Each stands for one flat array.

@@ -30,6 +30,7 @@ struct OptimizerState {
   std::optional<std::int64_t> step;
   std::map<std::string, double> loss_scaler;
   std::vector<std::vector<Flat>> ranks;  ///< [rank][flat]
+  std::vector<std::string> unread = {};  ///< keys of values of groups that are left out
 };
 
 /// Reads all ranks' files. Throws Error(config) with file and key if one is damaged or does not

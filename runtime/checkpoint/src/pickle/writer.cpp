@@ -79,6 +79,11 @@ Writer& Writer::global(std::string_view module, std::string_view name) {
   return *this;
 }
 
+Writer& Writer::opcodes(std::string_view value) {
+  out_ += value;
+  return *this;
+}
+
 Writer& Writer::begin_tuple() {
   out_ += '(';
   return *this;

@@ -143,6 +143,8 @@ struct StoredGroup {
   std::vector<std::string> parameters;             ///< full names, as far as they are known
   std::vector<std::string> numbers = {};      ///< what the file has in place of names; may be empty
   std::vector<std::string> param_names = {};  ///< torch's names of the same, if it has saved them
+  /// Values that the program has added ("name"), by key: opcodes of a pickle that push them.
+  std::map<std::string, std::string> others = {};
 };
 
 /// The state of a training run that is not stored in tensors.

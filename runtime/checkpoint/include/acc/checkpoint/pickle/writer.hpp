@@ -24,6 +24,9 @@ class Writer {
   /// Written as Python 3 does in protocol 2: a call of _codecs.encode with a Latin-1 string.
   Writer& bytes(std::string_view value);
   Writer& global(std::string_view module, std::string_view name);
+  /// Appends opcodes that another writer has returned by `take`, without the two that begin a
+  /// pickle.
+  Writer& opcodes(std::string_view value);
 
   Writer& begin_tuple();  ///< followed by the items and end_tuple
   Writer& end_tuple();
