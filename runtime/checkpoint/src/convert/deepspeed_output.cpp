@@ -2,11 +2,13 @@
 #include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
 #include "deepspeed/deepspeed.hpp"
+#include "deepspeed/export_plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 namespace acc::checkpoint::conversion {
 
@@ -20,16 +22,21 @@ bool is_deepspeed_file(const std::string& path) {
          path.ends_with("_states.pt");
 }
 
-/// The master weights of DeepSpeed are fp32, whatever dtype the source has.
-std::vector<OutputTensor> in_fp32(std::vector<OutputTensor> tensors) {
+/// The master weights and moments of DeepSpeed are fp32, whatever dtype the source has. Frozen
+/// weights and buffers keep theirs.
+std::vector<OutputTensor> in_dtypes_of(const deepspeed::ExportPlan& plan,
+                                       std::vector<OutputTensor> tensors) {
+  const std::set<std::string> masters = deepspeed::names_of_masters(plan);
   for (OutputTensor& tensor : tensors) {
-    tensor.dtype = is_real(tensor.dtype) ? Dtype::f32 : tensor.dtype;
+    if (is_real(tensor.dtype) && (!tensor.from->is_weight() || masters.contains(tensor.name))) {
+      tensor.dtype = Dtype::f32;
+    }
   }
   return tensors;
 }
 
 /// Returns what DeepSpeed cannot store: its flat arrays have one step and one dtype.
-std::vector<std::string> left_out(const Stored& stored) {
+std::vector<std::string> left_out(const Stored& stored, const std::vector<OutputTensor>& tensors) {
   std::vector<std::string> text;
   const TrainingState& training = stored.training;
   if (training.fewest_steps && training.fewest_steps != training.step) {
@@ -38,7 +45,9 @@ std::vector<std::string> left_out(const Stored& stored) {
         "DeepSpeed has one number for all",
         *training.step, *training.fewest_steps));
   }
-  const auto doubles = std::ranges::count(stored.catalog.tensors, Dtype::f64, &StoredTensor::dtype);
+  const auto doubles = std::ranges::count_if(tensors, [](const OutputTensor& each) {
+    return each.from->dtype == Dtype::f64 && each.dtype != Dtype::f64;
+  });
   if (doubles > 0) {
     text.push_back(fmt::format("digits of {} float64 tensor{}, which DeepSpeed has in fp32",
                                doubles, doubles == 1 ? "" : "s"));
@@ -57,9 +66,10 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   std::vector<OutputTensor> tensors = weights_of(stored, std::nullopt);
   std::ranges::move(moments_of(stored), std::back_inserter(tensors));
   std::erase_if(tensors, [](const OutputTensor& each) { return each.from->kind == "step"; });
-  tensors = in_fp32(std::move(tensors));
+  tensors =
+      in_dtypes_of(deepspeed::plan_export(stored.catalog, stored.training), std::move(tensors));
   NewFolder folder(out, is_deepspeed_file, options.overwrite);
-  Result result{{}, 0, nbytes_of(tensors), left_out(stored)};
+  Result result{{}, 0, nbytes_of(tensors), left_out(stored, tensors)};
   TrainingState training = stored.training;
   if (has_optimizer(stored)) {
     training.optimizer = optimizer_of(stored);

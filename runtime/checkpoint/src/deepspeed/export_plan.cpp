@@ -69,8 +69,8 @@ const StoredTensor* of_kind(const StoredTensor& parameter, const Catalog& catalo
 
 }  // namespace
 
-ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
-                       const std::string& where) {
+ExportPlan plan_export(const Catalog& catalog, const TrainingState& training) {
+  const std::string where = "export for DeepSpeed";
   ExportPlan plan;
   SharedBytes distinct;
   std::set<std::string> placed;
@@ -102,6 +102,21 @@ ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
   }
   plan.kinds.assign(kinds.begin(), kinds.end());
   return plan;
+}
+
+std::set<std::string> names_of_masters(const ExportPlan& plan) {
+  std::set<std::string> names;
+  for (const ExportGroup& group : plan.groups) {
+    for (const StoredTensor* const parameter : group.parameters) {
+      names.insert(parameter->name);
+    }
+  }
+  for (const auto& [second, name] : plan.shared) {
+    if (names.contains(name)) {
+      names.insert(second);
+    }
+  }
+  return names;
 }
 
 std::int64_t group_partition(std::int64_t numel, int ranks) noexcept {

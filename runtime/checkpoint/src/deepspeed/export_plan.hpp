@@ -4,6 +4,7 @@
 #include "acc/checkpoint/catalog/catalog.hpp"
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,8 +38,9 @@ struct ExportPlan {
 /// Plans the groups as they were in training, or one group of all weights if that is unknown. Names
 /// that share their bytes become one parameter. Throws Error(config) if a parameter of a group does
 /// not exist.
-ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
-                       const std::string& where);
+ExportPlan plan_export(const Catalog& catalog, const TrainingState& training);
+/// Returns the names of all parameters that have master weights, also those of tied ones.
+std::set<std::string> names_of_masters(const ExportPlan& plan);
 
 /// Stages 1 and 2: a rank has elements [rank * p, (rank + 1) * p) of a group's flat array, with p =
 /// 2 * ceil(numel / 2N). group_partition returns p. `kind` is "param" or a kind of moment;

@@ -69,21 +69,24 @@ class CatalogBuilder {
     }
     const std::string where = module_.path.string() + ": key 'param_shapes'";
     const FlatSizes sizes = sizes_of(state);
+    if (module_.groups.size() != sizes.front().size()) {
+      throw Error(Errc::config, where + " has " + std::to_string(module_.groups.size()) +
+                                    " groups, but the optimizer's files have " +
+                                    std::to_string(sizes.front().size()));
+    }
     if (state.stage == 3) {
       NamedShapes parameters;
       for (const NamedShapes& group : module_.groups) {
         parameters.insert(parameters.end(), group.begin(), group.end());
       }
       const auto runs = partitioned_runs(parameters, sizes, where);
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        add_runs(parameters[i].first, parameters[i].second, runs[i], state);
+      std::size_t next = 0;
+      for (std::size_t flat = 0; flat < module_.groups.size(); ++flat) {
+        for (const auto& [name, shape] : module_.groups[flat]) {
+          add_runs(name, shape, runs[next++], flat, state);
+        }
       }
       return;
-    }
-    if (module_.groups.size() != sizes.front().size()) {
-      throw Error(Errc::config, where + " has " + std::to_string(module_.groups.size()) +
-                                    " groups, but the optimizer's files have " +
-                                    std::to_string(sizes.front().size()));
     }
     for (std::size_t flat = 0; flat < module_.groups.size(); ++flat) {
       const NamedShapes& group = module_.groups[flat];
@@ -92,7 +95,7 @@ class CatalogBuilder {
           group_runs(group, flat, sizes,
                      flat < paddings.size() ? paddings[flat] : std::vector<std::int64_t>{}, where);
       for (std::size_t i = 0; i < group.size(); ++i) {
-        add_runs(group[i].first, group[i].second, runs[i], state);
+        add_runs(group[i].first, group[i].second, runs[i], flat, state);
       }
     }
   }
@@ -129,10 +132,11 @@ class CatalogBuilder {
           runs.push_back({begin, std::min(part, numel - begin), rank, 0, 0});
         }
       }
-      push(assemble(name, "param", shape, runs, [&, &name = name](std::size_t rank, std::size_t) {
-        return Source{numbers[rank], &fragment(fragments[rank], ranks[rank]->path, name, part),
-                      "frozen_param_fragments." + name};
-      }));
+      push(
+          assemble(name, "param", shape, runs, 0, [&, &name = name](std::size_t rank, std::size_t) {
+            return Source{numbers[rank], &fragment(fragments[rank], ranks[rank]->path, name, part),
+                          "frozen_param_fragments." + name};
+          }));
     }
   }
 
@@ -176,36 +180,41 @@ class CatalogBuilder {
   }
 
  private:
+  /// flat: number of the array of its group, for a parameter without elements, which has no runs.
   void add_runs(const std::string& name, const Shape& shape, const std::vector<FlatRun>& runs,
-                const OptimizerState& state) {
+                std::size_t flat, const OptimizerState& state) {
     const char* const key =
         state.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
-    push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t flat) {
-      return Source{optimizer_files_[rank], &state.ranks[rank][flat].master,
-                    key + ("." + std::to_string(flat))};
+    push(assemble(name, "param", shape, runs, flat, [&](std::size_t rank, std::size_t in) {
+      return Source{optimizer_files_[rank], &state.ranks[rank][in].master,
+                    key + ("." + std::to_string(in))};
     }));
-    if (runs.empty()) {
-      return;
-    }
-    for (const auto& [kind, ref] : state.ranks[runs[0].rank][runs[0].flat].moments) {
-      push(assemble(name, kind, shape, runs, [&, &kind = kind](std::size_t rank, std::size_t flat) {
-        const auto& moments = state.ranks[rank][flat].moments;
-        const auto found = moments.find(kind);
-        if (found == moments.end()) {
-          throw Error(Errc::config, files_.optimizers[rank].string() + ": flat group " +
-                                        std::to_string(flat) + " has no " + kind + " of " + name);
-        }
-        return Source{optimizer_files_[rank], &found->second,
-                      "state." + std::to_string(flat) + "." + kind};
-      }));
+    const FlatRun first = runs.empty() ? FlatRun{.flat = flat} : runs.front();
+    for (const auto& [kind, ref] : state.ranks[first.rank][first.flat].moments) {
+      push(assemble(
+          name, kind, shape, runs, flat, [&, &kind = kind](std::size_t rank, std::size_t in) {
+            const auto& moments = state.ranks[rank][in].moments;
+            const auto found = moments.find(kind);
+            if (found == moments.end()) {
+              throw Error(Errc::config, files_.optimizers[rank].string() + ": flat group " +
+                                            std::to_string(in) + " has no " + kind + " of " + name);
+            }
+            return Source{optimizer_files_[rank], &found->second,
+                          "state." + std::to_string(in) + "." + kind};
+          }));
     }
   }
 
+  /// Makes a tensor of the runs. `select(rank, flat)` returns the array of a run, and that of rank
+  /// 0 and `flat` for a tensor without elements, which has its dtype.
   template <typename Select>
   StoredTensor assemble(const std::string& name, const std::string& kind, const Shape& shape,
-                        const std::vector<FlatRun>& runs, const Select& select) {
+                        const std::vector<FlatRun>& runs, std::size_t flat, const Select& select) {
     StoredTensor tensor{
         .name = name, .kind = kind, .stored_name = name, .shape = shape, .pieces = {}};
+    if (runs.empty()) {
+      tensor.dtype = select(0, flat).ref->dtype;
+    }
     for (const FlatRun& run : runs) {
       // A run is contiguous in its flat array, and so are the boxes that it covers.
       const Source source = select(run.rank, run.flat);
@@ -252,12 +261,6 @@ class CatalogBuilder {
 /// Returns the optimizer's groups, with the names of the parameters in their flat arrays.
 std::vector<StoredGroup> named_groups(const OptimizerState& state, const ModuleStates& module) {
   std::vector<StoredGroup> groups = state.groups;
-  if (module.groups.size() != state.group_of.size()) {
-    throw Error(Errc::config, module.path.string() + ": key 'param_shapes' has " +
-                                  std::to_string(module.groups.size()) +
-                                  " groups, but the optimizer's files have " +
-                                  std::to_string(state.group_of.size()));
-  }
   for (std::size_t flat = 0; flat < module.groups.size(); ++flat) {
     for (const auto& [name, shape] : module.groups[flat]) {
       groups[state.group_of[flat]].parameters.push_back(name);
@@ -294,6 +297,7 @@ void read_zero(const CheckpointFiles& files, const ModuleStates& module, Catalog
   training.groups = named_groups(state, module);
   training.optimizer = class_of(kinds_of(state), state.groups);
   training.loss_scaler = state.loss_scaler;
+  training.unread.insert(training.unread.end(), state.unread.begin(), state.unread.end());
   if (state.step) {
     training.step = state.step;
   }

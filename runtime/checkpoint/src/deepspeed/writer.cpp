@@ -62,7 +62,7 @@ class TagWriter {
         ranks_(options.world_size),
         is_stage_3_(options.stage == 3),
         stage_(options.stage),
-        plan_(plan_export(catalog, training, "export for DeepSpeed")) {}
+        plan_(plan_export(catalog, training)) {}
 
   void write() const {
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -233,7 +233,7 @@ class TagWriter {
     if (find_optimizer_rule(training_.optimizer) != nullptr) {
       for_each_group_value(training_.optimizer, group,
                            [&pickle](const std::string& key, const PushValue& push) {
-                             if (key != "params") {
+                             if (key != "params" && key != "param_names") {
                                pickle.text(key);
                                push(pickle);
                              }
