@@ -353,14 +353,15 @@ TEST_CASE("a FIFO in place of any file is an error that names it, and does not b
 
 TEST_CASE("reshard and convert: a round trip keeps weights and optimizer state") {
   const TemporaryFolder folder;
-  const auto weights = tensors_of(kFsdp, Want::weights);
-  const auto everything = tensors_of(kFsdp, Want::everything);
+  const fs::path frozen_bf16 = kData / "ds_bf16_w2";
   struct Case {
-    Words words;
+    Words words;  ///< the second one is the source
     Want same;
   };
   const Case cases[] = {
       {{"reshard", kFsdp, "--num_processes", "3"}, Want::everything},
+      {{"reshard", frozen_bf16, "--num_processes", "3"}, Want::everything},
+      {{"convert", frozen_bf16, "--to", "deepspeed", "--zero_stage", "3"}, Want::everything},
       {{"convert", kFsdp, "--to", "dcp", "--num_processes", "5"}, Want::everything},
       {{"convert", kFsdp, "--to", "bin"}, Want::weights},
       {{"convert", kFsdp, "--to", "safetensors", "--max_shard_size", "20KB"}, Want::weights},
@@ -370,19 +371,20 @@ TEST_CASE("reshard and convert: a round trip keeps weights and optimizer state")
   for (const Case& each : cases) {
     CAPTURE(each.words);
     const fs::path out = folder.path() / "out", back = folder.path() / "back";
+    const fs::path source = each.words[1];
     Words words = each.words;
     words.insert(words.begin() + 2, out);
     const Ended ended = acclaunch(words);
     CAPTURE(ended.err);
     REQUIRE(ended.status == 0);
-    CHECK(tensors_of(out, each.same) == (each.same == Want::weights ? weights : everything));
+    CHECK(tensors_of(out, each.same) == tensors_of(source, each.same));
     if (!fs::exists(out / "model.safetensors.index.json")) {
       const fs::path bin = out / "optimizer.bin";
-      CHECK(groups_of(fs::exists(bin) ? bin : out) == groups_of(kFsdp));
+      CHECK(groups_of(fs::exists(bin) ? bin : out) == groups_of(source));
     }
     CHECK(acclaunch({"verify", out}).status == 0);
     CHECK(acclaunch({"merge-weights", out, back}).status == 0);
-    CHECK(tensors_of(back, Want::weights) == weights);
+    CHECK(tensors_of(back, Want::weights) == tensors_of(source, Want::weights));
     fs::remove_all(out);
     fs::remove_all(back);
   }
@@ -399,7 +401,11 @@ TEST_CASE("reshard and convert: other files of a save folder are copied") {
     const fs::path out = folder.path() / words.front();
     Words all = words;
     all.insert(all.end(), {copy, out, "--num_processes", "2"});
-    REQUIRE(acclaunch(all).status == 0);
+    const Ended ended = acclaunch(all);
+    REQUIRE(ended.status == 0);
+    CHECK(contains(ended.out, "left out: " + copy.string() + "/model_full.safetensors"));
+    CHECK(contains(ended.out, copy.string() + "/random_states_3.pkl"));
+    CHECK(contains(ended.out, copy.string() + "/x.txt"));
     CHECK(names_in(out) == std::set<std::string>{"acc_checkpoint.json", "optimizer_0",
                                                  "pytorch_model_fsdp_0", "random_states_0.pkl",
                                                  "scheduler.bin"});

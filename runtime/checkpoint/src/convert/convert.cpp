@@ -97,29 +97,6 @@ void check_replaces(const Stored& from, const std::filesystem::path& file, const
 
 namespace {
 
-/// Returns the files and folders next to what was read, which the output does not have: other
-/// models, the state of schedulers, the configuration of a model.
-std::vector<std::string> other_files(const Stored& from, const std::filesystem::path& out) {
-  std::vector<std::string> names;
-  if (from.format != Format::save_folder && from.format != Format::safetensors_set) {
-    return names;
-  }
-  std::set<std::string> read = {kManifestFile};
-  for (const InputPath& file : from.catalog.files) {
-    read.insert(file.path().lexically_relative(from.path).begin()->string());
-  }
-  if (const auto inside = out.lexically_relative(from.path); !inside.empty()) {
-    read.insert(inside.begin()->string());  // the output itself; ".." if it is elsewhere
-  }
-  const InputPath written = out;
-  for (const std::string& name : from.path.names()) {
-    if (!read.contains(name) && !name.ends_with(kSafetensorsIndex) && !(written / name).exists()) {
-      names.push_back(name);
-    }
-  }
-  return names;
-}
-
 /// Adds the names, in one line.
 void add_left_out(const std::vector<std::string>& names, const std::string& before,
                   Result& result) {
@@ -136,7 +113,32 @@ void add_left_out(const std::vector<std::string>& names, const std::string& befo
   }
 }
 
+/// Returns the names of what was read from a folder.
+std::set<std::string> names_read(const Stored& from) {
+  std::set<std::string> names;
+  for (const InputPath& file : from.catalog.files) {
+    names.insert(file.path().lexically_relative(from.path).begin()->string());
+  }
+  return names;
+}
+
 }  // namespace
+
+void add_other_files(const InputPath& from, std::set<std::string> read,
+                     const std::filesystem::path& out, Result& result) {
+  read.insert(kManifestFile);
+  if (const auto inside = out.lexically_relative(from.path()); !inside.empty()) {
+    read.insert(inside.begin()->string());  // the output itself; ".." if it is elsewhere
+  }
+  const InputPath written = out;
+  std::vector<std::string> names;
+  for (const std::string& name : from.names()) {
+    if (!read.contains(name) && !name.ends_with(kSafetensorsIndex) && !(written / name).exists()) {
+      names.push_back(name);
+    }
+  }
+  add_left_out(names, from.string() + "/", result);
+}
 
 // Each writer opens its own reader of the catalog, checks its sources, reads its output back, and
 // gives it its name if the sources are unchanged.
@@ -158,7 +160,9 @@ Result convert(const Stored& from, const std::filesystem::path& out, const Optio
     if (!has_optimizer(from) && !from.training.groups.empty()) {
       result.left_out.emplace_back("the settings of the optimizer, which has no state");
     }
-    add_left_out(other_files(from, out), from.path.string() + "/", result);
+    if (from.format == Format::save_folder || from.format == Format::safetensors_set) {
+      add_other_files(from.path, names_read(from), out, result);
+    }
   }
   return result;
 }

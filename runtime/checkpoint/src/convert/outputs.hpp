@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,11 @@ std::string optimizer_of(const Stored& stored);
 /// Throws Error(config) if the file exists and may not be replaced: it is read, or there is no
 /// `overwrite`. A merge replaces other files, as Accelerate's does.
 void check_replaces(const Stored& from, const std::filesystem::path& file, const Options& options);
+
+/// Tells in `result` which files and folders next to what was read the output does not have: other
+/// models, the state of schedulers, the configuration of a model. read: names in `from`.
+void add_other_files(const InputPath& from, std::set<std::string> read,
+                     const std::filesystem::path& out, Result& result);
 
 /// Passes elements [begin, end) of a stored tensor to `sink`, tile by tile.
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 
 namespace acc::checkpoint::conversion {
 
@@ -78,7 +79,9 @@ Result reshard_folders(const std::vector<std::pair<std::string, InputPath>>& fol
                        const InputPath& from, const fs::path& out, const Options& options) {
   std::deque<SourceFolder> sources;
   SaveFolder result(from, out, options);
+  std::set<std::string> read;
   for (const auto& [name, path] : folders) {
+    read.insert(path.filename().string());
     SourceFolder& source = sources.emplace_back(path);
     set_dtype(source.folder, options.dtype);
     source.folder.cut(options.num_processes);
@@ -92,7 +95,9 @@ Result reshard_folders(const std::vector<std::pair<std::string, InputPath>>& fol
   if (stored.manifest) {
     check_sizes(*stored.manifest, from);
   }
-  return result.write(manifest_of(stored));
+  Result written = result.write(manifest_of(stored));
+  add_other_files(from, std::move(read), out, written);
+  return written;
 }
 
 // Collects the folders of all models and optimizers. Models without an optimizer are allowed.
