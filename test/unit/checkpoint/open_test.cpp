@@ -160,6 +160,9 @@ TEST_CASE("a folder that is not a checkpoint is refused with what was looked for
                  "a rank's part of flat parameters (LOCAL_STATE_DICT)"));
   CHECK(contains(refusal([&] { open_checkpoint(path / "state", Want::weights, 1); }),
                  "no model number 1: looked for pytorch_model_fsdp_1, pytorch_model_fsdp_1.bin"));
+  const fs::path one = kGolden / "fsdp2_w4/model_full.safetensors";
+  CHECK(contains(refusal([&] { open_checkpoint(one, Want::weights, 1); }),
+                 "a safetensors file, which has one model (index 0); model number 1 was"));
 }
 
 TEST_CASE("the newest complete checkpoint of a series is opened") {

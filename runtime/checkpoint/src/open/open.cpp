@@ -229,6 +229,11 @@ Stored open(const InputPath& path, Want want, int model_index) {
   stored.path = path;
   stored.format = format_of(stored.path);
   if (stored.format != Format::save_folder) {
+    if (model_index != 0) {
+      throw Error(Errc::config, stored.path.string() + ": a " + to_string(stored.format) +
+                                    ", which has one model (index 0); model number " +
+                                    std::to_string(model_index) + " was requested");
+    }
     read_part(stored.path, stored.format, stored);
     finish(stored);
     return stored;
