@@ -136,6 +136,12 @@ TEST_CASE("DeepSpeed: an export for any stage and world size is read back bit fo
                                  {"last_overflow", 2.0},
                                  {"hysteresis", 2.0}};
   source.training.skipped_steps = 1;
+  for (const char* kind : {"param", "exp_avg", "exp_avg_sq"}) {  // a parameter without elements
+    source.catalog.tensors.push_back(
+        {.name = "none", .kind = kind, .stored_name = "none", .shape = {0, 3}, .pieces = {}});
+  }
+  source.catalog.index();
+  source.training.groups[1].parameters.emplace_back("none");
   for (const int stage : {1, 2, 3}) {
     for (const int world_size : {1, 2, 3, 64}) {
       CAPTURE(stage);
@@ -510,6 +516,13 @@ TEST_CASE("DeepSpeed: other folders are not detected as its checkpoints") {
   fs::create_directory(folder.path() / "checkpoint_3");
   acc::test::write_text(folder.path() / "checkpoint_3" / "model.safetensors", "x");
   CHECK_FALSE(deepspeed::is_checkpoint(folder.path()));
+  // One whose tag is missing is damaged, also if weights are next to it.
+  acc::test::write_text(folder.path() / "latest", "global_step4");
+  acc::test::write_text(folder.path() / "model.safetensors", "x");
+  CHECK_FALSE(deepspeed::is_checkpoint(folder.path()));
+  fs::create_directory(folder.path() / "global_step3");
+  acc::test::write_text(folder.path() / "global_step3" / "mp_rank_00_model_states.pt", "x");
+  CHECK(deepspeed::is_checkpoint(folder.path()));
 }
 
 TEST_CASE("DeepSpeed: a parameter's part crosses the borders of sub-groups and ranks") {

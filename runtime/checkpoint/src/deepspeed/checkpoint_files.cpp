@@ -120,10 +120,18 @@ InputPath tag_folder(const InputPath& path) {
 
 }  // namespace
 
+// A folder with tags, but without the one that `latest` names, is a damaged checkpoint, also if it
+// has weights in other formats.
 bool is_checkpoint(const InputPath& path) {
   const std::string tag = latest_tag(path);
-  const InputPath folder = tag.empty() ? path : path / tag;
-  return folder.is_folder() && std::ranges::any_of(folder.names(), is_state);
+  const auto has_states = [](const InputPath& folder) {
+    return folder.is_folder() && std::ranges::any_of(folder.names(), is_state);
+  };
+  if (tag.empty() || (path / tag).exists()) {
+    return has_states(tag.empty() ? path : path / tag);
+  }
+  return std::ranges::any_of(path.names(),
+                             [&](const std::string& name) { return has_states(path / name); });
 }
 
 CheckpointFiles list_files(const InputPath& path) {
