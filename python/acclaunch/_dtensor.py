@@ -3,6 +3,7 @@
 weights is added to a loss, `data` is exchanged, a step of the program's own takes plain tensors."""
 
 import functools
+import itertools
 import weakref
 
 import torch
@@ -84,6 +85,11 @@ _PARTS = {"__getitem__", "chunk", "diagonal", "dsplit", "hsplit", "narrow", "sel
           "tensor_split", "unbind", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "vsplit"}
 
 
+# Copies of parts of DTensors, with the DTensor and what made the part of it: functions, their further arguments, and
+# the number of the part among the results.
+_copied_parts = WeakTensorKeyDictionary()
+
+
 # Functions that torch computes of the rows of each rank first, and that fail on a rank without rows.
 _NORMS = {"_foreach_norm", "linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "vector_norm"}
 _OF_SOME_ROWS = {*_NORMS, "_foreach_max", "amax", "amin", "aminmax", "argmax", "argmin", "max", "min"}
@@ -133,15 +139,40 @@ def _has_one_row(tensor, error):
         torch.is_grad_enabled() and tensor.requires_grad)
 
 
+def _with_whole(arguments):
+    return map_tensors(lambda each: _full_tensor(each.detach()) if isinstance(each, DTensor) else each, arguments)
+
+
 def _change_elements(function, name, tensor, arguments, keywords):
     """By a whole copy of a sharded DTensor. Collective."""
     whole = _full_tensor(tensor.detach()).clone()
-    arguments, keywords = map_tensors(lambda each: _full_tensor(each.detach()) if isinstance(each, DTensor) else each,
-                                      (arguments, keywords))
+    arguments, keywords = _with_whole((arguments, keywords))
     function(whole, *arguments, **keywords)
-    mesh = tensor._spec.mesh
-    _rows.set_rows(tensor, DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False))
+    _rows.set_rows(tensor, _replicated(whole, tensor._spec.mesh))
     return None if name == "__setitem__" else tensor
+
+
+def _change_part(function, name, part, arguments, keywords):
+    """A change of a part, which is a copy: changes the DTensor of which it is one, as a change of a view does. The part
+    gets the values that it has then. Collective."""
+    base, path = _copied_parts[part]
+    _rows.before_change([base])
+    whole = own = _full_tensor(base.detach()).clone()
+    for made_by, *given, number in path:
+        given, keys = _with_whole(given)
+        results = []
+        tensors_in(made_by(own, *given, **keys), results)
+        own = results[number]
+    arguments, keywords = _with_whole((arguments, keywords))
+    function(own, *arguments, **keywords)
+    _rows.set_rows(base, _replicated(whole, base._spec.mesh))
+    made = _replicated(own.clone(), part._spec.mesh)
+    part._local_tensor, part._spec = made._local_tensor, made._spec
+    return None if name == "__setitem__" else part
+
+
+def _replicated(whole, mesh):
+    return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 @torch.no_grad()
@@ -150,7 +181,7 @@ def _fill(out, function, arguments, keywords):
     result."""
     mesh, made = out.device_mesh, torch.empty(out.shape, dtype=out.dtype, device=out._local_tensor.device)
     function(*arguments, **{**keywords, "out": made})
-    made = DTensor.from_local(made, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    made = _replicated(made, mesh)
     if any(each.is_partial() for each in out.placements):  # torch.empty_like of a sum over rows
         out._local_tensor, out._spec = made._local_tensor, made._spec
     else:
@@ -158,33 +189,44 @@ def _fill(out, function, arguments, keywords):
     return out
 
 
-def _mark_parts(found, name, tensor, arguments):
-    """Remembers which results of one of _PARTS are copies, and what is a view of one, so that a change is refused."""
-    is_copy = getattr(tensor, "_acc_is_copied_part", False)
+def _mark_parts(found, name, tensor, function, arguments, keywords):
+    """Remembers which results of one of _PARTS are copies, and what is a view of one, with what made them of which
+    DTensor, so that a change is one of that DTensor."""
+    is_copy = tensor in _copied_parts
     index = arguments[1] if name == "__getitem__" else None
     if not is_copy and (name not in _PARTS or any(isinstance(each, (torch.Tensor, list)) for each in (
             index if isinstance(index, tuple) else (index,)))):
         return  # nothing that is a view elsewhere
     results = []
     tensors_in(found, results)
-    for each in results:
+    for number, each in enumerate(results):
         if isinstance(each, DTensor) and is_copy == (each._local_tensor.untyped_storage().data_ptr() ==
                                                      tensor._local_tensor.untyped_storage().data_ptr()):
-            each._acc_is_copied_part = True
+            _mark(each, tensor, function, arguments[1:], keywords, number)
 
 
-def _mark_views(found, arguments, plain, mesh):
-    """Results that are views of whole copies become DTensors, of which changes are refused."""
+def _mark(part, tensor, *made_by):
+    base, path = _copied_parts.get(tensor, (tensor, ()))
+    _copied_parts[part] = base, (*path, made_by)
+
+
+def _mark_views(found, function, first, arguments, keywords, plain, mesh):
+    """Results that are views of whole copies become DTensors, of which a change is one of the first argument."""
     copies = []
     tensors_in(arguments, copies)
     storages = {each.untyped_storage().data_ptr() for each in copies} - {
         each.untyped_storage().data_ptr() for each in plain}
+    numbers = itertools.count()
 
     def mark(tensor):
+        number = next(numbers)
         if tensor.requires_grad or tensor.untyped_storage().data_ptr() not in storages:
             return tensor
-        tensor = DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
-        tensor._acc_is_copied_part = True
+        tensor = _replicated(tensor, mesh)
+        if isinstance(first, DTensor):
+            _mark(tensor, first, function, arguments[1:], keywords, number)
+        else:
+            _copied_parts[tensor] = None, ()
         return tensor
 
     return map_tensors(mark, found)
@@ -218,7 +260,7 @@ def _of_one_kind(function, name, first, arguments, keywords, changes, given):
             if changes and tensor.device_mesh == mesh:
                 return tensor
             tensor = _whole(tensor)
-        return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False) if changes else tensor
+        return _replicated(tensor, mesh) if changes else tensor
 
     arguments, keywords = map_tensors(convert, (arguments, keywords))
     try:
@@ -228,7 +270,7 @@ def _of_one_kind(function, name, first, arguments, keywords, changes, given):
             raise
         return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
     plain = [each for each in given if not isinstance(each, DTensor)]
-    return found if changes else _mark_views(found, (arguments, keywords), plain, mesh)
+    return found if changes else _mark_views(found, function, first, arguments, keywords, plain, mesh)
 
 
 def _torch_function(cls, function, types, arguments=(), keywords=None):
@@ -241,8 +283,8 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
     if name in ("__get__", "__set__"):  # of an attribute, which programs use often
         with as_plain():
             found = function(*arguments)
-        if isinstance(found, DTensor) and getattr(arguments[0], "_acc_is_copied_part", False):
-            _mark_parts(found, name, arguments[0], arguments)
+        if name == "__get__" and isinstance(found, DTensor) and arguments[0] in _copied_parts:
+            _mark_parts(found, name, arguments[0], function, arguments[:1], {})
         if not isinstance(found, torch.Tensor) or found.grad_fn is None:
             return found
     if not all(each is torch.Tensor or issubclass(each, (DTensor, torch.nn.Parameter)) for each in types):
@@ -258,13 +300,17 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             return function(_full_tensor(first.detach()))
         if name == "__format__" and first.dim() == 0:  # torch refuses it
             return format(_full_tensor(first.detach()).item(), *arguments[1:])
-        if changes and getattr(first, "_acc_is_copied_part", False) and "out" not in keywords:
-            raise NotSupportedError(f"{name} of a copy of a part of a DTensor, which has the rows of several ranks, "
-                                    "would be lost: change the part in the DTensor itself, as in tensor[0] = value")
         out = keywords.get("out")
         if changes:
             changed = []
             tensors_in(first if out is None else out, changed)
+            if out is None and any(each in _copied_parts for each in changed):
+                base = _copied_parts[first][0] if isinstance(first, torch.Tensor) else None
+                if base is None or torch.is_grad_enabled() and base.requires_grad:
+                    raise NotSupportedError(
+                        f"{name} of a copy of a part of a DTensor, which has the rows of several ranks, would be lost: "
+                        "change the part in the DTensor itself, as in tensor[0] = value, in torch.no_grad()")
+                return _change_part(function, name, first, tuple(arguments[1:]), keywords)
             _rows.before_change(changed)
         if changes and name in _CHANGES_OF_ELEMENTS and not (torch.is_grad_enabled() and first.requires_grad) \
                 and any(each.is_shard() for each in first._spec.placements):
@@ -284,7 +330,7 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             try:
                 found = function(*arguments, **keywords)
                 if isinstance(first, DTensor):
-                    _mark_parts(found, name, first, arguments)
+                    _mark_parts(found, name, first, function, arguments, keywords)
                     if name == "detach":
                         _note_parameter(first, found)
                         if _rows.awaits_memory(first):

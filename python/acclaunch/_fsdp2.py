@@ -144,6 +144,12 @@ class RowMember(Member):
                 each._local_tensor = self.own
         found._local_tensor = self.own
 
+    def is_exchanged(self):
+        """True if `adopt` may change the rows. The same on all ranks."""
+        module, attribute = self.slots[0]
+        found = module._parameters.get(attribute)
+        return found is not self.sharded or found._local_tensor is not self.own
+
     def _check_ties(self, found):
         for module, attribute in self.slots[1:]:
             other = module._parameters.get(attribute)
@@ -358,12 +364,20 @@ class RowModel(Model):
     def check_module(self):
         """Before a forward that is in no other one: makes this rank's rows what all ranks see."""
         self.check_backward()
+        for unit in self.units:
+            if unit.left:
+                raise InvalidArgumentError(
+                    f"a forward of {type(self.module).__name__} with gradients has ended with an exception: its scopes "
+                    "are still open, and the module cannot be used any more. Raise it under torch.no_grad(), or "
+                    "before the forward")
         whole = [unit for unit in self.units if unit.whole is not None]
         for unit in whole:
             unit.reshard()
-        for unit in self.units:
-            for member in () if unit.state.summoned else unit.members:
-                member.adopt()
+        members = [member for unit in self.units if not unit.state.summoned for member in unit.members]
+        if self.unfenced and any(member.is_exchanged() for member in members):
+            self.await_ranks()
+        for member in members:
+            member.adopt()
         if not any(unit.state.summoned for unit in self.units):
             self.check_parameters()
         self._note_changes()

@@ -184,14 +184,16 @@ def memory_of(tensor):
 
 
 def before_change(tensors):
-    """Before the program changes tensors on all ranks: if one is a parameter that each rank can read whole, or a view
-    of one, no rank reads whole values by itself any more. Collective then."""
+    """Before the program changes tensors on all ranks: if one is a parameter, or a view of one, that other ranks may
+    still read in a forward whose backward has not run, waits for them; and if each rank can read it whole, no rank
+    reads whole values by itself any more. Collective then."""
     for number in sorted(models):
         model = models.get(number)
-        if model is not None and model.published is not None:
+        if model is not None and (model.unfenced or model.published is not None):
             changed = [each for each in tensors if isinstance(each, DTensor)
                        and memory_of(each._local_tensor) in model.storages]
             if changed:
+                model.await_ranks()
                 model.unpublish(changed)
 
 

@@ -47,6 +47,20 @@ def accumulation_of(parameter):
 _WITHOUT_TENSORS = {type(None), bool, int, float, str}  # most of the arguments of modules
 
 
+def _like(value, elements):
+    """A tuple or list with the class and the attributes of `value`, whose constructor may want something else."""
+    if isinstance(value, list):
+        made = copy.copy(value)
+        made[:] = elements
+        return made
+    if hasattr(value, "n_fields"):  # torch.return_types
+        return type(value)(elements)
+    made = tuple.__new__(type(value), elements)
+    if hasattr(value, "__dict__"):
+        vars(made).update(vars(value))
+    return made
+
+
 def map_tensors(function, value):
     """The value with function(tensor) in place of each tensor in tuples, lists, dictionaries and dataclasses.
     Containers in which nothing changes stay the same objects: a module may append to a list that it is given."""
@@ -63,7 +77,7 @@ def map_tensors(function, value):
                 made[number] = new
         if made is None:
             return value
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        return type(value)(made) if type(value) in (tuple, list) else _like(value, made)
     if isinstance(value, (dict, collections.UserDict)):
         items, replace = value.items(), type(value).__setitem__
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
