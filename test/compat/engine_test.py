@@ -336,12 +336,16 @@ def sometimes_used(trial):
 
 
 def used_by_some(trial, otherwise):
-    """A parameter that some ranks use and others do not. With otherwise 0.0 in place of False these use it too, with a
-    gradient of zero."""
+    """A parameter that some ranks use and others do not, also in a backward without a reduction. With otherwise 0.0 in
+    place of False these use it too, with a gradient of zero."""
     net = trial.sharded(Net())
     optimizer = adamw(net)
     for number in range(4):
-        trial.step(net, optimizer, rare=number % 2 == dist.get_rank() or otherwise)
+        rare = number % 2 == dist.get_rank() or otherwise
+        net.set_requires_gradient_sync(False)
+        loss_of(net, trial.ids(), rare=rare).backward()
+        net.set_requires_gradient_sync(True)
+        trial.step(net, optimizer, rare=rare if number < 2 else otherwise)
     trial.note_weights(net)
 
 

@@ -40,9 +40,9 @@ class FlatGradient {
   FlatGradient& operator=(const FlatGradient&) = delete;
 
   /// Chooses the memory of a gradient that the running backward may write, which may allocate
-  /// collectively.
+  /// collectively: also of one that is held, which some ranks may not write.
   void prepare() {
-    if (is_due()) {
+    if (held_ ? wanted_ : is_due()) {
       open();
     }
   }
