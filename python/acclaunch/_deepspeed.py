@@ -613,9 +613,7 @@ class Engine(DeepSpeedEngine):
         self.drop_reduced()
         unit = _fsdp2.state_of(self.module).unit
         if unit is not None and unit.model.has_gradients:
-            for each in unit.model.units:
-                each.hold_gradients(False)  # else those of backwards without reduction stay, as with FSDP2
-            unit.model.zero_grad()
+            unit.model.drop_held()  # else those of backwards without reduction stay, as with FSDP2
 
     def drop_reduced(self):
         """Drops the gradients, except those of backwards without reduction."""

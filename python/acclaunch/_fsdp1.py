@@ -7,6 +7,7 @@ flat parameters is here. State dicts have torch's contents, so that files travel
 
 import contextlib
 import copy
+import functools
 import itertools
 import os
 import types
@@ -522,6 +523,33 @@ def _check_step(optimizer, *_):
 
 
 register_optimizer_step_pre_hook(_check_step)
+
+
+def _dropping(zero_grad, parameters_of):
+    """zero_grad of a module or an optimizer: drops gradients of backwards in no_sync too, which parameters of torch's
+    wrappers have as `grad`, and those of fully_shard have not."""
+    @functools.wraps(zero_grad)
+    def run(self, *arguments, **keywords):
+        zero_grad(self, *arguments, **keywords)
+        held = {unit for model in list(_rows.models.values()) for unit in model.units
+                if unit.held and unit.state.has_one_gradient}
+        given = {each for each in map(_rows.member_of, parameters_of(self) if held else ())
+                 if each is not None and each.unit in held}
+        for model in sorted({each.unit.model for each in given}, key=lambda model: model.number):
+            for unit in held.intersection(model.units):
+                for other in unit.members:
+                    if other.has_gradient and other not in given:
+                        raise NotSupportedError(
+                            f"zero_grad() of a part of the parameters after a backward in no_sync, without "
+                            f"'{other.names[0]}': the engine acc drops gradients that are not reduced only together")
+            model.drop_held()
+
+    return run
+
+
+torch.nn.Module.zero_grad = _dropping(torch.nn.Module.zero_grad, lambda module: module.parameters())
+torch.optim.Optimizer.zero_grad = _dropping(torch.optim.Optimizer.zero_grad, lambda optimizer: itertools.chain(
+    *(group["params"] for group in optimizer.param_groups)))
 
 
 def _without_shards(name, value, parameter):

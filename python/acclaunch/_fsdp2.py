@@ -559,6 +559,14 @@ class RowModel(Model):
                 member.give_gradient(gradient, True)
         self.has_gradients = False
 
+    def drop_held(self):
+        """Drops the gradients of backwards without reduction. All ranks call it at the same place."""
+        for unit in self.units:
+            unit.hold_gradients(False)
+        self.zero_grad()
+        for member in (*self.rows, *self.without_elements):
+            member.has_gradient = False
+
     def _reached_by_any_rank(self, trained):
         own = [0.0] * ((len(trained) + 49) // 50)  # 50 bits in each double
         for number, member in enumerate(trained):

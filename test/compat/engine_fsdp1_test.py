@@ -128,8 +128,11 @@ def accumulation(trial):
             loss = None
             if micro_step == 0 and not sync:
                 with net.no_sync():
-                    loss = loss_of(net, trial.ids()) / 2
-                    loss.backward()
+                    # That of an optimizer without frozen parameters has no effect in torch.
+                    for drop in (net.zero_grad, optimizer.zero_grad if OURS else net.zero_grad, lambda: None):
+                        loss = loss_of(net, trial.ids()) / 2
+                        loss.backward()
+                        drop()
             else:
                 loss = loss_of(net, trial.ids()) / 2
                 loss.backward()
