@@ -134,9 +134,11 @@ def _may_change(function, keywords):
 
 
 def _has_one_row(tensor, error):
-    """True if torch has refused to change a DTensor of one row with the values of a replicated one."""
+    """True if torch has refused to change a DTensor of one row with the values of a replicated one, or parts of a mean
+    by a function that is not linear."""
     return "in-place operations that require placement changes" in str(error) and isinstance(tensor, DTensor) and not (
-        torch.is_grad_enabled() and tensor.requires_grad)
+        torch.is_grad_enabled() and tensor.requires_grad) and all(
+        type(each) is Partial for each in tensor._spec.placements if each.is_partial())  # not those of norms
 
 
 def _with_whole(arguments):
@@ -144,11 +146,17 @@ def _with_whole(arguments):
 
 
 def _change_elements(function, name, tensor, arguments, keywords):
-    """By a whole copy of a sharded DTensor. Collective."""
+    """By a whole copy of a DTensor of rows, or of parts of a sum or mean. Collective."""
     whole = _full_tensor(tensor.detach()).clone()
     arguments, keywords = _with_whole((arguments, keywords))
     function(whole, *arguments, **keywords)
-    _rows.set_rows(tensor, _replicated(whole, tensor._spec.mesh))
+    mesh = tensor._spec.mesh
+    if any(each.is_partial() for each in tensor._spec.placements):
+        adds = [number for number, each in enumerate(tensor._spec.placements) if each.is_partial("sum")]
+        tensor._local_tensor.copy_(whole if all(mesh.get_local_rank(number) == 0 for number in adds) else
+                                   torch.zeros_like(whole))
+    else:
+        _rows.set_rows(tensor, _replicated(whole, mesh))
     return None if name == "__setitem__" else tensor
 
 

@@ -171,6 +171,7 @@ def cases():
         if hasattr(torch.optim, name):
             tolerance = 1e-7 if options.get("fused") else 0.0
             yield f"{name} with {options}", getattr(torch.optim, name), options, tolerance, Odd
+    yield "Adafactor of columns", torch.optim.Adafactor, *SERVED["Adafactor"], Wide
     try:
         from transformers.optimization import Adafactor
         for name, (options, tolerance) in TRANSFORMERS.items():
