@@ -851,8 +851,9 @@ TEST_CASE("an infinite norm that no policy stops clips all gradients to zero, as
 TEST_CASE(
     "checkpoints contain the schedule's position and skipped steps, and load with other groups") {
   const acc::test::TemporaryFolder folder;
-  const std::string checkpoint = (folder.path() / "checkpoint").string();
   struct Part {
+    acc::StepSchedule schedule;
+    std::string checkpoint;
     int from, until;
     std::vector<acc::ParameterGroup> groups;
     bool saves;
@@ -868,9 +869,9 @@ TEST_CASE(
       ModuleNet net(model, net_of());
       auto optimizer = model.optimizer(acc::AdamW{.lr = 0.1}, part.groups);
       if (part.from > 0) {
-        CHECK(acc::test::step_of(runtime.load(checkpoint, model, optimizer)) == part.from);
+        CHECK(acc::test::step_of(runtime.load(part.checkpoint, model, optimizer)) == part.from);
       }
-      optimizer.set_schedule(acc::linear_with_warmup(2, 8));
+      optimizer.set_schedule(part.schedule);
       Outcome mine;
       for (int step = part.from; step < part.until; ++step) {
         net.micro_step([&](const std::string&, int i, float) {
@@ -879,7 +880,7 @@ TEST_CASE(
         mine.steps.push_back(optimizer.step());
       }
       if (part.saves) {
-        runtime.save(checkpoint, model, optimizer, acc::test::at_step(part.until));
+        runtime.save(part.checkpoint, model, optimizer, acc::test::at_step(part.until));
       }
       mine.weights = net.read();
       return mine;
@@ -890,18 +891,38 @@ TEST_CASE(
   const std::vector<acc::ParameterGroup> others = {
       {.name = "a", .parameters = {"embedding"}, .lr = 0.01, .weight_decay = 0.5},
       {.name = "b", .parameters = {"layer.*"}, .lr = 0.01, .weight_decay = 0.5}};
-  const Outcome unbroken = run(job_of(Strategy::full_shard, 4, 2), {0, 6, groups, false});
-  run(job_of(Strategy::full_shard, 4, 2), {0, 3, groups, true});
-  for (const Job& job :
-       {job_of(Strategy::full_shard, 4, 2), job_of(Strategy::shard_optimizer, 3)}) {
-    const Outcome resumed = run(job, {3, 6, others, false});
-    CHECK(distance(unbroken.weights, resumed.weights) < 2e-6);
-    for (int i = 0; i < 3; ++i) {
-      const acc::StepInfo& expected = unbroken.steps[static_cast<std::size_t>(3 + i)];
-      const acc::StepInfo& got = resumed.steps[static_cast<std::size_t>(i)];
-      CHECK(got.step == expected.step);
-      CHECK(got.lr == expected.lr);
-      CHECK(got.skipped_steps == 1);
+  const acc::NamedSchedule cycle{"OneCycle",
+                                 {{"cycle_min_lr", 0.01},
+                                  {"cycle_max_lr", 0.1},
+                                  {"cycle_first_step_size", 2.0},
+                                  {"decay_step_size", 1.0},
+                                  {"decay_lr_rate", 0.5},
+                                  {"decay_mom_rate", 0.02}}};
+  const acc::NamedSchedule range{
+      "LRRangeTest", {{"lr_range_test_min_lr", 0.01}, {"lr_range_test_step_size", 2.0}}};
+  const std::pair<const char*, acc::StepSchedule> schedules[] = {
+      {"linear", {acc::linear_with_warmup(2, 8)}},
+      {"WarmupLR", {acc::warmup_lr({.max_lr = 0.1, .warmup_steps = 5})}},
+      {"WarmupCosineLR", {acc::warmup_cosine_lr({.total_steps = 6, .warmup_steps = 2})}},
+      {"OneCycle", acc::schedule_of(cycle)},
+      {"LRRangeTest", acc::schedule_of(range)}};
+  for (const auto& [name, schedule] : schedules) {
+    CAPTURE(name);
+    const std::string checkpoint = (folder.path() / name).string();
+    const Outcome unbroken =
+        run(job_of(Strategy::full_shard, 4, 2), {schedule, checkpoint, 0, 6, groups, false});
+    run(job_of(Strategy::full_shard, 4, 2), {schedule, checkpoint, 0, 3, groups, true});
+    for (const Job& job :
+         {job_of(Strategy::full_shard, 4, 2), job_of(Strategy::shard_optimizer, 3)}) {
+      const Outcome resumed = run(job, {schedule, checkpoint, 3, 6, others, false});
+      CHECK(distance(unbroken.weights, resumed.weights) < 2e-6);
+      for (int i = 0; i < 3; ++i) {
+        const acc::StepInfo& expected = unbroken.steps[static_cast<std::size_t>(3 + i)];
+        const acc::StepInfo& got = resumed.steps[static_cast<std::size_t>(i)];
+        CHECK(got.step == expected.step);
+        CHECK(got.lr == expected.lr);
+        CHECK(got.skipped_steps == 1);
+      }
     }
   }
 }
