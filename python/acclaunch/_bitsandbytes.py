@@ -4,6 +4,7 @@ whole parameter: ranks whose rows divide a block send each other their elements 
 block. Scales are whole on each rank, so that states can be saved and loaded on any number of ranks."""
 
 import functools
+import sys
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,26 @@ def serve(module):
         _step(self)
         return loss
 
+    override = module.GlobalOptimManager.override_config
+
+    @functools.wraps(override)
+    def override_config(self, parameters, *arguments, **keywords):
+        found = []
+        for each in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
+            successor, _ = _rows.successor_of(each)
+            found.append(each if successor is None else successor)
+        override(self, found, *arguments, **keywords)
+
     module.Optimizer8bit.step = step
+    module.GlobalOptimManager.override_config = override_config
+
+
+def follow(parameter, successor):
+    """Gives a parameter in the place of another one its options, which bitsandbytes keeps by the id of the object."""
+    module = sys.modules.get("bitsandbytes.optim.optimizer")
+    options = getattr(module and module.GlobalOptimManager._instance, "pid2config", {})
+    if id(parameter) in options:
+        options[id(successor)] = options[id(parameter)]
 
 
 class _Span:
@@ -68,6 +88,7 @@ def _blocks(begin, end):
 
 
 def _step(optimizer):
+    _rows.distribute_states(optimizer, _CODES)
     work = {}  # by meshes
     for number, group in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(group["params"]):

@@ -23,7 +23,7 @@ from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from acclaunch import _dtensor, _local, _rows
+from acclaunch import _bitsandbytes, _dtensor, _local, _rows
 from acclaunch._library import (INITIALIZER_CONSTANT, InvalidArgumentError, NotSupportedError, ParameterConfig,
                                 ShardsFunction, callback, say)
 from acclaunch._parameters import DTYPES, Uncopied, checksum, view
@@ -834,6 +834,7 @@ def _rows_of(parameter, name, mesh):
             setattr(made, hooks, getattr(parameter, hooks))
     made._acc_model = -1  # none yet: see _rows.awaits_memory
     parameter._acc_successor = made, name
+    _bitsandbytes.follow(parameter, made)
     if parameter.requires_grad and not parameter._backward_hooks:
         parameter.register_hook(functools.partial(_refuse_original, name))
     return made

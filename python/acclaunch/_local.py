@@ -21,6 +21,7 @@ from acclaunch._units import as_plain, grad_of
 # They treat each element of a parameter by itself.
 OPTIMIZERS = tuple(filter(None, (getattr(torch.optim, name, None) for name in (
     "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"))))
+_MUON = (torch.optim.Muon,) if hasattr(torch.optim, "Muon") else ()  # of torch 2.9 and newer
 
 
 def serve():
@@ -28,7 +29,7 @@ def serve():
     for cls in OPTIMIZERS:
         cls.step = _on_locals(cls, cls.step)
     torch.optim.LBFGS.state_dict = _without_mesh(torch.optim.LBFGS.state_dict)
-    if hasattr(torch.optim, "Muon"):  # of torch 2.9 and newer
+    if _MUON:
         _muon.serve(torch.optim._muon)
     clip = torch.nn.utils.clip_grad
     for name, wrap in (("_get_total_norm", _total_norm), ("_clip_grads_with_norm_", _clip)):
@@ -49,6 +50,8 @@ def _refuse_other_rules(optimizer):
 
 def _before_step(optimizer, *_):
     _refuse_other_rules(optimizer)
+    if isinstance(optimizer, _MUON):
+        _rows.distribute_states(optimizer, ("momentum_buffer",))
     numbers = set()
     kept = optimizer._params if isinstance(optimizer, torch.optim.LBFGS) else ()  # it does not look into its groups
     parameters = [*itertools.chain(*(group["params"] for group in optimizer.param_groups), kept)]

@@ -146,6 +146,15 @@ def is_elementwise(key, value, like):
     return isinstance(value, torch.Tensor) and value.shape == like.shape and key not in _SINGLE
 
 
+def distribute_states(optimizer, keys):
+    """Makes rows of the states with these keys that a program has given an optimizer as whole tensors, as by the state
+    dict of one that is not sharded."""
+    for parameter, state in optimizer.state.items():
+        for key in keys:
+            if key in state:
+                state[key] = distributed(state[key], parameter)
+
+
 def exchange(optimizer, successors):
     """Lets an optimizer update rows in place of whole parameters. successors: by a parameter, the DTensor in its
     place."""

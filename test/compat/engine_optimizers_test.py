@@ -104,6 +104,18 @@ class Wide(Net):
         return super().forward(ids) + self.wide.sin().mean() + self.tall.cos().mean()
 
 
+class WithOptions(Wide):
+    """With options of one parameter and of a module's, which bitsandbytes keeps by objects."""
+
+    def __init__(self):
+        super().__init__()
+        from bitsandbytes.optim import GlobalOptimManager
+        manager = GlobalOptimManager.get_instance()
+        manager.initialize()
+        manager.override_config(self.wide, key_value_dict={"optim_bits": 32, "lr": 3e-3})
+        manager.register_module_override(self.head, "weight", {"optim_bits": 32, "betas": (0.5, 0.9)})
+
+
 class Odd(Net):
     """With a frozen parameter, and with some of no and of one element."""
 
@@ -126,6 +138,20 @@ def change(step, optimizer):
         group["params"][0].grad = None if step == 3 else group["params"][0].grad
         if step == 7:
             group["lr"] = group["lr"] / 2
+
+
+def whole(tensor):
+    if not hasattr(tensor, "full_tensor"):
+        return tensor.detach()
+    return tensor.detach().full_tensor() if tensor.numel() else torch.empty(tensor.shape)
+
+
+def gather_states(optimizer):
+    """As load_state_dict of the states of an optimizer that is not sharded."""
+    for state in optimizer.state.values():
+        for key in ("momentum_buffer",) if type(optimizer).__name__ == "Muon" else ("state1", "state2"):
+            if key in state:
+                state[key] = whole(state[key]).clone()
 
 
 def trained(cls, options, sharded, kind=Net):
@@ -158,9 +184,10 @@ def trained(cls, options, sharded, kind=Net):
         for each in optimizers:
             if kind is Odd:
                 change(step, each)
+            if step == 4 and kind in (Odd, WithOptions):
+                gather_states(each)
             each.step()
-    return {name: each.detach().full_tensor() if hasattr(each, "full_tensor") else each.detach()
-            for name, each in net.named_parameters() if each.numel()}
+    return {name: whole(each) for name, each in net.named_parameters() if each.numel()}
 
 
 def cases():
@@ -182,6 +209,8 @@ def cases():
         from bitsandbytes import optim
         for name, options in BITSANDBYTES.items():
             yield f"{name} of bitsandbytes", getattr(optim, name), options | {"min_8bit_size": 1}, 0.0, Wide
+        yield ("bitsandbytes with options of parameters", optim.AdamW8bit, {"lr": 1e-2, "min_8bit_size": 1}, 0.0,
+               WithOptions)
     except ImportError as error:
         print(f"without bitsandbytes: {error}")
 
