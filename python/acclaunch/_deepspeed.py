@@ -676,6 +676,12 @@ class Engine(DeepSpeedEngine):
         whole = _deepspeed_files.module_state(self, exclude_frozen_parameters, gathers=True)
         return {name: value.cpu() for name, value in whole.items()} if self.global_rank == 0 else None
 
+    def _get_zero_frozen_param_attributes(self, attr_func):
+        """Of all parameters that the optimizer's files do not have: also of those that require gradients, and that the
+        optimizer does not update."""
+        updated = {each for each in self.optimizer.trained() if each.numel()} if self.optimizer is not None else ()
+        return {self.param_names[each]: attr_func(each) for each in self.module.parameters() if each not in updated}
+
     def _get_param_fragment_func(self, param):
         return _deepspeed_files.frozen_fragment(self, param)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """engine_optimizer_states_test.py ACCLAUNCH PACKAGE: saves, on two ranks on the engine acc, optimizers whose states do
 not have the shapes of parameters: Adafactor, one with a matrix for a side, LBFGS, AdamW in 8 bits of bitsandbytes, if
-it is installed; and all others of torch.optim, each with some parameters of one module. Resumes on one, two and three
-ranks. All ranks have the same batches: the losses are those of the run that goes on. Exits with 77 without torch."""
+it is installed; Muon; and all others of torch.optim, each with some parameters of one module. Resumes on one, two and
+three ranks, by torch DCP, Accelerate and DeepSpeed. All ranks have the same batches: the losses are those of the run
+that goes on. Exits with 77 without torch."""
 
 import importlib.util
 import os
@@ -20,7 +21,8 @@ except ImportError as error:
 sys.path.append(str(pathlib.Path(__file__).parent))
 from engine_optimizers_test import WORDS, Net  # noqa: E402
 
-HAS = {name: importlib.util.find_spec(name) is not None for name in ("accelerate", "bitsandbytes", "transformers")}
+HAS = {name: importlib.util.find_spec(name) is not None for name in (
+    "accelerate", "bitsandbytes", "deepspeed", "transformers")}
 BEFORE, AFTER = 2, 2  # steps
 
 
@@ -78,6 +80,7 @@ class Each(list):
 def optimizers():
     yield "each of torch.optim", Each
     yield "Adafactor", lambda parameters: torch.optim.Adafactor(parameters, lr=3e-2, weight_decay=0.1)
+    yield "Muon", muon
     yield "Sided", Sided
     if HAS["bitsandbytes"]:
         from bitsandbytes.optim import AdamW8bit
@@ -86,6 +89,11 @@ def optimizers():
         from transformers.optimization import Adafactor
         yield "Adafactor of transformers", lambda parameters: Adafactor(parameters, lr=1e-2, beta1=0.9,
                                                                         relative_step=False, scale_parameter=False)
+
+
+def muon(parameters):
+    """Of all matrices; the other parameters keep their values."""
+    return torch.optim.Muon([each for each in parameters if each.dim() == 2], lr=2e-2)
 
 
 def lbfgs(parameters):
@@ -155,6 +163,14 @@ def accelerate_load(net, optimizer, path):
     net.accelerator.load_state(path)
 
 
+def deepspeed_save(net, optimizer, path):
+    net.save_checkpoint(path)
+
+
+def deepspeed_load(net, optimizer, path):
+    net.load_checkpoint(path)
+
+
 # ---- trainings ----------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +184,12 @@ def made(kind, make):
             fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"]))
         net, optimizer = accelerator.prepare(net, make(net.parameters()))
         net.accelerator = accelerator
+        return net, optimizer
+    if kind.startswith("ZeRO"):
+        import deepspeed
+        net, optimizer, *_ = deepspeed.initialize(model=net, optimizer=make(net.parameters()), config={
+            "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": int(kind[-1])},
+            "zero_allow_untested_optimizer": True})
         return net, optimizer
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     if kind == "whole":
@@ -194,6 +216,11 @@ def losses(net, optimizer, steps):
 
         if isinstance(optimizer, torch.optim.LBFGS):
             found.append(float(optimizer.step(closure)))
+        elif hasattr(net, "load_checkpoint"):  # DeepSpeed's engine
+            loss = net(ids)
+            net.backward(loss)
+            net.step()
+            found.append(float(loss))
         else:
             found.append(float(closure()))
             optimizer.step()
@@ -201,7 +228,8 @@ def losses(net, optimizer, steps):
 
 
 WAYS = {"dcp": (dcp_save, dcp_load), "whole": (whole_save, whole_load), "plain": (plain_save, plain_load),
-        "accelerate": (accelerate_save, accelerate_load)}
+        "accelerate": (accelerate_save, accelerate_load),
+        **{f"ZeRO {stage}": (deepspeed_save, deepspeed_load) for stage in (1, 3)}}
 
 
 def cases():
@@ -210,8 +238,11 @@ def cases():
         yield "dcp", name, make
         if name not in ("Sided", "AdamW8bit"):
             yield "whole", name, make
-        if name == "Adafactor" and HAS["accelerate"]:
+        if name in ("Adafactor", "Muon") and HAS["accelerate"]:
             yield "accelerate", name, make
+        if name == "Muon" and HAS["deepspeed"]:
+            yield "ZeRO 1", name, make
+            yield "ZeRO 3", name, make
 
 
 def faults(folder, saves):
