@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""memory_machines_test.py ACCLAUNCH PROGRAM DAEMON [PACKAGE]: machines that are lost while train_gpt keeps snapshots in
-memory, or train_engine.py with the Python package.
+"""memory_machines_test.py ACCLAUNCH PROGRAM DAEMON [PACKAGE [TRAINED …]]: machines that are lost while train_gpt keeps
+snapshots in memory, or train_engine.py with the Python package.
 
 Each launcher of a job stands for a machine. One is killed with its workers, another one joins in its place, and the job
 resumes from the memory of the others, with the losses of an undisturbed run."""
@@ -21,14 +21,14 @@ from daemon import Daemon  # noqa: E402
 from run_metrics import losses, steps_of  # noqa: E402
 
 ACCLAUNCH, TRAIN_GPT, DAEMON = sys.argv[1:4]
-DEADLINE = 300  # seconds; far more than a busy machine needs
+DEADLINE = 900  # seconds; far more than a busy machine needs
 FLAGS = []  # of all jobs
 
 
 class Machines:
     """The launchers of one job, with their output in files. metrics: the file of the program's --metrics."""
 
-    join_timeout = 200  # seconds
+    join_timeout = 600  # seconds
 
     def __init__(self, folder, count, workers, flags, program, metrics=None):
         self.folder, self.metrics, self.running, self.files = folder, metrics, [], []
@@ -147,6 +147,12 @@ class Rejoining(Machines):
         except ProcessLookupError:
             sys.exit(f"a worker is gone:\n{self.output()}")
 
+    def lose_to_spare(self, number):
+        """A machine that waits takes its place."""
+        self.add()
+        self.wait_until(lambda: "waiting for a place" in self.files[-1].read_text(), "spare")
+        self.lose_for_good(number)
+
     def step_after(self, lose, number):
         """Loses something, and waits until the job trains again in new groups, with copies on other machines. Each
         machine that stays says so, which may be some steps later."""
@@ -158,15 +164,15 @@ class Rejoining(Machines):
         self.train()
 
 
-def survivors_keep_their_processes(folder, count, workers, strategy, losses_in_turn):
-    machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed")
+def survivors_keep_their_processes(folder, count, workers, strategy, losses_in_turn, flags=()):
+    machines = Rejoining(folder, count, workers, strategy, 1000000, "disturbed", flags=flags)
     started = [workers] * count  # by launcher
     lost = set()
     try:
         machines.train()
         for kind, number in losses_in_turn:
-            if kind == "machine":
-                machines.step_after(machines.lose_machine, number)
+            if kind != "worker":
+                machines.step_after(machines.lose_machine if kind == "machine" else machines.lose_to_spare, number)
                 lost.add(number)
                 started.append(workers)
             else:
@@ -263,46 +269,37 @@ def a_program_that_does_not_rejoin_is_started_again(folder):
         machines.stop()
 
 
-def use_python(package):
-    """Trains with a program in Python. Exits with 77 without torch."""
+def use_python(package, trained="torch"):
+    """Trains with a program in Python, train_engine.py with what its variable TRAINED names. Exits with 77 without
+    torch."""
     if importlib.util.find_spec("torch") is None:
         print("skipped: no torch")
         sys.exit(77)
+    os.environ["TRAINED"] = trained
     os.environ["PYTHONPATH"] = package
     os.environ["OMP_NUM_THREADS"] = "1"  # no threads of numpy in a process that forks
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     Rejoining.prints_pid = []
     with_engine = "engine" in pathlib.Path(TRAIN_GPT).name  # its optimizer and torch's modules import torch._dynamo
-    FLAGS[:] = ["--preload", "torch._dynamo,torch.distributed.fsdp" if with_engine else "torch",
+    modules = ["torch._dynamo", "torch.distributed.fsdp"] if with_engine else ["torch"]
+    FLAGS[:] = ["--preload", ",".join([*modules, *[trained.split()[0]] * (trained != "torch")]),
                 "--shutdown_timeout", 300, *["--engine", "acc"] * with_engine]
 
 
-def a_spare_takes_the_place_of_a_machine(folder):
-    """Of a program under --engine acc: the workers of the other machine keep their processes."""
-    machines = Rejoining(folder, 2, 1, "FULL_SHARD", 1000000, "spared", flags=["--spares", 1])
-    try:
-        machines.train()  # the first two have their places
-        machines.add()
-        machines.wait_for("waiting for a place", 1)
-        machines.lose_for_good(1)
-        machines.wait_for("all workers have rejoined", 1)  # of machine 0: the spare has none that were there before
-        machines.train()
-        for number in (0, 2):
-            machines.running[number].send_signal(signal.SIGUSR1)
-            assert machines.running[number].wait(DEADLINE) == 0, machines.output()
-            assert len(machines.pids(number)) == 1, machines.output()
-    finally:
-        machines.stop()
+def trained_by_engine():
+    """What train_engine.py trains with the packages that there are."""
+    return [each for each in ("torch", "deepspeed", "accelerate 1", "accelerate 2")
+            if importlib.util.find_spec(each.split()[0]) is not None]
 
 
 def main():
     if TRAIN_GPT.endswith(".py"):
-        use_python(sys.argv[4])
-        with tempfile.TemporaryDirectory() as temporary:
-            survivors_keep_their_processes(pathlib.Path(temporary), 2, 2, "FULL_SHARD",
-                                           [("worker", 1), ("machine", 1), ("worker", 0)])
-        with tempfile.TemporaryDirectory() as temporary:
-            a_spare_takes_the_place_of_a_machine(pathlib.Path(temporary))
+        for trained in sys.argv[5:] or trained_by_engine():
+            use_python(sys.argv[4], trained)
+            with tempfile.TemporaryDirectory() as temporary:
+                survivors_keep_their_processes(pathlib.Path(temporary), 2, 2 if trained == "torch" else 1, "FULL_SHARD",
+                                               [("worker", 1), ("machine", 1), ("spare", 0)], ["--spares", 1])
+            print("ok --rejoin,", trained, flush=True)
         return
     for case in (
         (2, 2, "FULL_SHARD", [("worker", 1), ("machine", 1), ("worker", 0)]),
