@@ -5,6 +5,7 @@ were lost, and go on from where they go on (docs/engine.md, "Ranks that are lost
 
 import contextlib
 import ctypes as c
+import datetime
 import functools
 import gc
 import importlib.machinery
@@ -29,6 +30,7 @@ from acclaunch._library import (AccConnectionError, AccTimeoutError, CollectiveE
 _log = logging.getLogger("acclaunch")
 _GOES_ON, _LOST, _LAST, _ENDED = range(4)  # acc_epoch_state
 _UNTIL_KNOWN_MS, _UNTIL_REPLACED_MS = 30_000, 30 * 60 * 1000  # torch's timeout of a group
+_ATTEMPT = datetime.timedelta(seconds=5)  # to connect to a store
 _Meeting = sized("Meeting", ("epoch", c.c_uint32), ("host", c.c_char_p), ("port", c.c_int32), ("secret", c.c_char_p),
                  ("restart_count", c.c_int32), ("machine_rank", c.c_int32), ("num_machines", c.c_int32))
 _CALLS = {
@@ -336,9 +338,22 @@ def _meet_in_epoch(membership):
     create_store, init, make = (rendezvous._create_c10d_store, c10d.init_process_group, c10d._new_process_group_helper)
 
     @functools.wraps(create_store)
-    def create_in_epoch(*arguments, **keywords):
+    def create_in_epoch(hostname, port, rank, world_size, timeout, *arguments, **keywords):
+        """Connects in attempts: torch waits up to a minute between two of its own, also when the machine of the store
+        is lost."""
+        end = time.monotonic() + timeout.total_seconds()
         with membership.connections.opening():
-            return _EpochStore(membership, create_store(*arguments, **keywords))
+            while True:
+                membership.check()
+                try:
+                    store = create_store(hostname, port, rank, world_size, min(timeout, _ATTEMPT), *arguments,
+                                         **keywords)
+                    break
+                except dist.DistError:
+                    if time.monotonic() > end:
+                        raise
+        store.set_timeout(timeout)
+        return _EpochStore(membership, store)
 
     @functools.wraps(make)
     def make_group(*arguments, **keywords):

@@ -4,6 +4,7 @@ again alone (--rejoin). The other workers keep their processes. Losses must equa
 bit. Exits with 77 without torch and Accelerate."""
 
 import collections
+import datetime
 import importlib.util
 import os
 import pathlib
@@ -209,6 +210,9 @@ def train_deepspeed(folder, killer):
     deepspeed.utils.logger.setLevel("ERROR")
     engines, rank = [], int(os.environ["RANK"])
     for number, section in enumerate(ENGINES, 1):
+        if "fp16" in section and not deepspeed.accelerator.get_accelerator().is_fp16_supported():
+            section = {"bf16" if name == "fp16" else name: each for name, each in section.items()}
+            section["bf16"] = {"enabled": True}
         net, samples = net_of(killer)
         if number < 3:  # in 16 bits
             net.norm = torch.nn.LayerNorm(SIZE)
@@ -377,7 +381,26 @@ def check(folder, case):
     print(case, *[line for line in said.splitlines() if "in memory" in line], sep="\n", flush=True)
 
 
+def check_lost_store(package):
+    """A rank that connects to the store of a machine that is lost learns of it, before torch gives up."""
+    sys.path.insert(0, package)
+    import torch
+
+    from acclaunch import _rejoin
+    from acclaunch._library import PeerLostError
+
+    states = [_rejoin._GOES_ON, _rejoin._LOST]  # at each attempt
+    membership = _rejoin._Membership.__new__(_rejoin._Membership)
+    membership._state = lambda _: states.pop(0)
+    membership.connections = _rejoin._Connections()
+    _rejoin._meet_in_epoch(membership)
+    closed = 1  # a port
+    create = sys.modules[f"{torch.distributed.__name__}.rendezvous"]._create_c10d_store
+    expect(PeerLostError, "lost a rank", lambda: create("127.0.0.1", closed, 1, 2, datetime.timedelta(minutes=30)))
+
+
 def main():
+    check_lost_store(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         for case in sys.argv[3:] or CASES:
             check(pathlib.Path(folder), case)
