@@ -14,6 +14,10 @@ from acclaunch._imports import call_after_imports, optimizers
 from acclaunch._library import InvalidArgumentError, NotSupportedError, lacks, refuse, say
 
 
+def _keeps_snapshots():
+    return os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0")
+
+
 def _watch_optimizers(module):
     """module: torch.optim.optimizer."""
     original = module.Optimizer.__init__
@@ -24,7 +28,7 @@ def _watch_optimizers(module):
         optimizers.add(self)
 
     module.Optimizer.__init__ = init
-    if os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0"):
+    if _keeps_snapshots():
         module.register_optimizer_step_pre_hook(_require_snapshots)
 
 
@@ -203,12 +207,20 @@ def _serve_bitsandbytes(module):
     _bitsandbytes.serve(module)
 
 
+def _serve_trainer(module):
+    """module: transformers.trainer."""
+    _save_async.serve_trainer(module)
+    if _keeps_snapshots():
+        from acclaunch import _trainer
+        _trainer.serve(module)
+
+
 _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsdp": _serve_fsdp,
               "bitsandbytes.optim.optimizer": _serve_bitsandbytes, "deepspeed": _serve_deepspeed,
               "accelerate.state": _serve_accelerate, "accelerate.utils.dataclasses": _serve_plugins,
               "accelerate.accelerator": _serve_saves,
               "transformers.trainer_utils": _save_async.serve_trainer_utils,
-              "transformers.trainer": _save_async.serve_trainer,
+              "transformers.trainer": _serve_trainer,
               "accelerate.utils.fsdp_utils": _serve_optimizer_files,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft,
               "safetensors.torch": _serve_safetensors}

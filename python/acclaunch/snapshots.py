@@ -484,26 +484,31 @@ class Snapshots:
                 return made, holders
         return None, {}
 
-    def resume(self):
+    def resume(self, loaded=None):
         """Loads the newest snapshot that all ranks have, and returns its step; 0 if there is none, with a line that
         says why after a restart. A rank on a machine that is new gets its snapshot from the machine after it. All ranks
-        call it at the start, when all objects are made. Raises ConfigError, with the name, if the snapshot is of other
-        objects."""
+        call it at the start, when all objects are made. loaded: the step whose state the objects have already, for
+        example from the disk, which is returned if the snapshot is older. Raises ConfigError, with the name, if the
+        snapshot is of other objects."""
         if self.memory is None:
-            return 0
+            return loaded or 0
         every = of_all_ranks(self.memory.steps())
         made, holders = self._whole(every)
+        is_older = made is not None and loaded is not None and made[1] < loaded
+        if is_older:
+            made, holders = None, {}
         self.memory.forget_after((-1, -1) if made is None else made)
         step = None if made is None else made[1]
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         if self.rank == 0 and (step is not None or restarts):
             without = ", ".join(str(rank) for rank, each in enumerate(every) if not each)
             say(f"no snapshot in memory of rank {without} of {self.ranks}" if step is None and without else
+                f"no snapshot in memory as new as step {loaded}" if is_older else
                 "no snapshot in memory that all ranks have" if step is None else
                 f"resuming from step {step} in memory" + (
                     f"; {len(holders)} snapshots from other machines" if holders else ""))
         if step is None:
-            return 0
+            return loaded or 0
         packed, tensors = self._read(made, holders)
         places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
                   if isinstance(each, DTensor)}

@@ -37,6 +37,9 @@ CASES = {
                                "--save_async"], [(1, 2, "forward"), (0, 4, "snapshot")]),
 }
 CASES["transformers, deepspeed"] = ([], [(0, "deepspeed 3", "backward"), (1, "fsdp 4", "save")])
+for name in ("deepspeed", "fsdp"):
+    CASES[f"transformers in memory, {name}"] = ([], [(1, f"{name} 1", "forward"), (0, f"{name} 3", "save"),
+                                                     (1, f"{name} 4", "snapshot"), (0, f"{name} 6", "backward")])
 # Accelerate's own plugin of DeepSpeed needs transformers.
 for package, words in (("deepspeed", ("deepspeed",)), ("transformers", ("transformers", "accelerate, deepspeed"))):
     if importlib.util.find_spec(package) is None:
@@ -108,8 +111,8 @@ def net_of(killer):
     return Net(), torch.randint(WORDS, (SAMPLES,))
 
 
-def snapshots_of(killer, **objects):
-    """Snapshots that are killed in a snapshot, when it is not whole yet."""
+def watch_snapshots(killer):
+    """Snapshots are killed in a snapshot, when it is not whole yet."""
     from acclaunch import snapshots
 
     class Killed(snapshots._Memory):
@@ -119,6 +122,12 @@ def snapshots_of(killer, **objects):
             super()._put(number, place)
 
     snapshots._Memory = Killed
+
+
+def snapshots_of(killer, **objects):
+    from acclaunch import snapshots
+
+    watch_snapshots(killer)
     return snapshots.Snapshots(**objects)
 
 
@@ -247,17 +256,17 @@ def train_deepspeed(folder, killer):
     dist.barrier()
 
 
-def train_transformers(folder, killer):
-    """With Trainer's own checkpoints, of which it keeps one: by ZeRO 3, written beside the training, then by FSDP 2."""
+def trainer_of(folder, killer, section, repeated, **arguments):
+    """A Trainer by ZeRO 3 or by FSDP 2, that of the section."""
     import torch
     import transformers
-    from accelerate.state import AcceleratorState, GradientState
-    from transformers.trainer_utils import get_last_checkpoint
-
-    from acclaunch._library import CollectiveError, ConfigError
 
     rank = int(os.environ["RANK"])
     transformers.logging.set_verbosity_error()
+    settings = {"deepspeed": {"deepspeed": {
+        "zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}},
+        "fsdp": {"fsdp": "full_shard", "fsdp_config": {"version": 2, "cpu_ram_efficient_loading": False}}}[section]
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -284,20 +293,28 @@ def train_transformers(folder, killer):
             killer.at("save")
             super()._save_rng_state(*arguments)
 
-    for section, settings in {
-            "deepspeed": {"deepspeed": {
-                "zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto",
-                "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}},
-            "fsdp": {"fsdp": "full_shard", "fsdp_config": {"version": 2, "cpu_ram_efficient_loading": False}}}.items():
+    model = Model()
+    samples = [{"input_ids": each.view(1), "labels": each.view(1)} for each in model.samples.repeat(repeated)]
+    return Trainer(model=model, train_dataset=samples, eval_dataset=samples[:4], args=transformers.TrainingArguments(
+        folder / section, use_cpu=True, max_steps=STEPS, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        logging_steps=3, report_to="none", disable_tqdm=True, lr_scheduler_type="cosine", learning_rate=1e-2,
+        **arguments, **settings))
+
+
+def train_transformers(folder, killer):
+    """With Trainer's own checkpoints, of which it keeps one: by ZeRO 3, written beside the training, then by FSDP 2."""
+    import torch
+    from accelerate.state import AcceleratorState, GradientState
+    from transformers.trainer_utils import get_last_checkpoint
+
+    from acclaunch._library import CollectiveError, ConfigError
+
+    rank = int(os.environ["RANK"])
+    for section in ("deepspeed", "fsdp"):
         os.environ["ACC_SAVE_ASYNC"] = str(section == "deepspeed").lower()
         out = folder / section
         out.mkdir(exist_ok=True)
-        model = Model()
-        samples = [{"input_ids": each.view(1), "labels": each.view(1)} for each in model.samples.repeat(2)]
-        trainer = Trainer(model=model, train_dataset=samples, args=transformers.TrainingArguments(
-            out, use_cpu=True, max_steps=STEPS, per_device_train_batch_size=4, gradient_accumulation_steps=2,
-            save_steps=2, save_total_limit=1, logging_steps=3, report_to="none", disable_tqdm=True,
-            lr_scheduler_type="cosine", learning_rate=1e-2, **settings))
+        trainer = trainer_of(folder, killer, section, 2, save_steps=2, save_total_limit=1)
         trainer.train(resume_from_checkpoint=get_last_checkpoint(out))
         last = out / f"checkpoint-{STEPS}"
         assert list(out.iterdir()) == [last], list(out.iterdir())
@@ -314,6 +331,24 @@ def train_transformers(folder, killer):
         AcceleratorState._reset_state(True)
         GradientState._reset_state()
         os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+
+
+def train_in_memory(folder, killer, section):
+    """By Trainer with the setting memory_checkpoint_every, in more than one epoch: with all that it has logged, and the
+    counter of a callback."""
+    import transformers
+    from transformers.trainer_utils import get_last_checkpoint
+
+    watch_snapshots(killer)
+    (folder / section).mkdir(exist_ok=True)
+    trainer = trainer_of(folder, killer, section, 1, save_steps=3, eval_strategy="steps", eval_steps=2,
+                         metric_for_best_model="loss")
+    stop = transformers.EarlyStoppingCallback(STEPS)
+    trainer.add_callback(stop)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder / section))
+    logged = [{key: value for key, value in each.items() if "runtime" not in key and "per_second" not in key}
+              for each in trainer.state.log_history]
+    note(folder, "losses", int(os.environ["RANK"]), f"end {stop.early_stopping_patience_counter} {logged}")
 
 
 def give_address(killer, place):
@@ -339,8 +374,11 @@ def worker(folder, case, disturbed):
     killer.at(f"begin {begun}")
     if disturbed:
         give_address(killer, f"connect {begun}")
+    name, _, section = case.partition(", ")
+    if name == "transformers in memory":
+        return train_in_memory(folder, killer, section)
     {"fsdp2": train_fsdp2, "deepspeed": train_deepspeed, "accelerate": train_accelerate,
-     "transformers": train_transformers}[case.partition(",")[0]](folder, killer)
+     "transformers": train_transformers}[name](folder, killer)
 
 
 def losses(folder, rank):
@@ -369,8 +407,8 @@ def check(folder, case):
     kills = CASES[case][1]
     expected, _ = run(folder / f"{case} undisturbed", case)
     found, said = run(folder / f"{case} disturbed", case, "--rejoin", "--max_restarts", str(len(kills)),
-                      "--memory_checkpoint_every", "0" if "transformers" in case else "1", "--shutdown_timeout", "900",
-                      disturbed="1")
+                      "--memory_checkpoint_every", "0" if case.startswith("transformers,") else "1",
+                      "--shutdown_timeout", "900", disturbed="1")
     for rank in range(2):
         # Each process of a rank but the last was killed, and every other time the program began again in it.
         pids = (found / f"pids of {rank}").read_text().split()

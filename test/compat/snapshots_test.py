@@ -233,6 +233,8 @@ def check_alone():
         assert not other.keep(9) and other.memory.steps() == steps
     assert ["rank 1 has no memory for it: no room" in str(each.message) for each in said] == [True], said
     snapshots.of_all_ranks = every
+    # One that is older than what the program has loaded from the disk is dropped.
+    assert other.resume(7) == 7 and other.resume(8) == 8 and other.resume() == 0 and other.keep(7)
     # A step of a rank that was away is not that which the others have made again meanwhile.
     other.ranks = 2
     assert other.history > kept.history and other._whole([{(1, 4), (1, 5)}, {(1, 4), (2, 5)}]) == ((1, 4), {})
