@@ -3,19 +3,19 @@
 
     python bench/async_save.py [--bin build/release/bin] [--python PYTHON] [--package build/release/python]
                                [--dir DIR]... [--processes N] [--layers L] [--width W] [--rounds R]
-                               [--saves S] [--steps STEPS] [--impls acclaunch,Accelerate,DeepSpeed,torch]
+                               [--saves S] [--steps STEPS] [--impls "acclaunch,Accelerate,DeepSpeed,FSDP 2,torch"]
 
 For each DIR (results differ between a tmpfs and a disk), with two processes on the CPU, trains the same
-MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch, with Accelerate (FSDP 2) and DeepSpeed (ZeRO 2)
-under --engine acc, and with torch's FSDP 2, one after the other in each round, and measures for each: the time of a
-step; of a save for which the training waits (runtime.save; save_state and save_checkpoint without save_async;
-torch.distributed.checkpoint.save); the time until save_async, save_state and save_checkpoint with save_async, and
-dcp.async_save return (the stall); the time until the checkpoint is complete; and the steps that are made meanwhile, as
-a factor of the time of a step without a save. The CPU time of a step, and that of a save (of the whole process
-meanwhile, less that of as many steps) are steady on a machine that does other work too; where all cores are busy, a
-save delays the training by its CPU time. "of CPU" is the stall as a part of the save in CPU time of the thread that
-trains. For acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a step with one
-after each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks
+MLP (by default 23 M parameters, AdamW, fp32) with acclaunch.torch, with Accelerate (FSDP 2), DeepSpeed (ZeRO 2) and a
+program of torch's FSDP 2 under --engine acc, and with torch, one after the other in each round, and measures for each:
+the time of a step; of a save for which the training waits (runtime.save; save_state and save_checkpoint without
+save_async; torch.distributed.checkpoint.save); the time until save_async, save_state and save_checkpoint with
+save_async, and dcp.async_save return (the stall); the time until the checkpoint is complete; and the steps that are
+made meanwhile, as a factor of the time of a step without a save. The CPU time of a step, and that of a save (of the
+whole process meanwhile, less that of as many steps) are steady on a machine that does other work too; where all cores
+are busy, a save delays the training by its CPU time. "of CPU" is the stall as a part of the save in CPU time of the
+thread that trains. For acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a
+step with one after each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks
 for, and its state dict is made as for dcp.save. Prints lines of JSON, then a table.
 """
 import collections
@@ -198,7 +198,12 @@ class Theirs:
         self.future.result()
 
 
-SIDES = {"acclaunch": Ours, "Accelerate": Accelerate, "DeepSpeed": DeepSpeed, "torch": Theirs}
+class Sharded(Theirs):
+    """The same program as that of torch, under --engine acc."""
+    FLAGS = []
+
+
+SIDES = {"acclaunch": Ours, "Accelerate": Accelerate, "DeepSpeed": DeepSpeed, "FSDP 2": Sharded, "torch": Theirs}
 
 
 def worker(impl, folder, width, layers, saves, step_count):
@@ -275,7 +280,7 @@ def run(args, impl, folder):
     if impl == "acclaunch":
         command = [os.path.join(args.bin, "acclaunch"), "--cpu", "--num_processes", str(args.processes), "--use_fsdp",
                    "--fsdp_version", "2", "--memory_checkpoint_every", "1", "--no_python", *script]
-    elif issubclass(SIDES[impl], Engine):
+    elif hasattr(SIDES[impl], "FLAGS"):
         command = [os.path.join(args.bin, "acclaunch"), "--engine", "acc", "--save_async", "--cpu", "--num_processes",
                    str(args.processes), *SIDES[impl].FLAGS, "--no_python", *script]
     else:

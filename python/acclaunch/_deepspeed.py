@@ -658,9 +658,9 @@ class Engine(DeepSpeedEngine):
         if unit is not None:
             unit.model.published = None
 
-    def read_whole(self):
+    def read_whole(self, copy=torch.clone):
         unit = _fsdp2.state_of(self.module).unit
-        return unit.model.read_whole(unit.model.rows) if unit is not None else {}
+        return unit.model.read_whole(unit.model.rows, copy) if unit is not None else {}
 
     def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
         """Whole tensors in stages 0 to 2, as DeepSpeed, in 16 bits where it computes with them; in stage 3 parameters

@@ -8,6 +8,7 @@ time, and loading reads the elements of this rank's rows, out of the files of an
 import collections
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -181,7 +182,8 @@ def _sub_groups(members, limit):
 def module_state(engine, exclude_frozen, gathers=False):
     """The module's state dict in the dtype that it computes with. In stage 3 parameters are empty, unless
     it gathers."""
-    read = engine.read_whole()
+    save = _save_async.beside()
+    read = engine.read_whole(save.copy if save is not None and engine.device.type == "cpu" else torch.clone)
     hollow = engine.zero_optimization_partition_weights() and not gathers
     found, made = collections.OrderedDict(), {}
     parameters = set(engine.module.parameters())
@@ -220,6 +222,33 @@ def _part(flat, tensors, zeros=torch.zeros):
     return made
 
 
+def _part_later(flat, tensors, save):
+    """As _part, for a Save whose thread fetches what other ranks have."""
+    tensors = [*tensors]
+    made = save.empty(flat.size, tensors[0].dtype)
+    if sum(end - begin for number in range(len(tensors)) for rank, begin, end, _ in flat.places(number)
+           if rank == save.rank) < flat.size:
+        made.zero_()
+    sends, receives = [], []
+    for number, each in enumerate(tensors):
+        own, is_cut = _rows.local_of(each).detach().reshape(-1), isinstance(each, DTensor) and each.dim() > 0
+        first = _rows.own_elements(each)[0] if is_cut else 0
+        for rank, begin, end, position in flat.places(number):
+            for source in range(save.ranks) if rank == save.rank and is_cut else (save.rank,):
+                start, stop = _rows.own_elements(each, source) if is_cut else (0, each.numel())
+                start, stop = max(start, begin), min(stop, end)
+                if start >= stop or not is_cut and rank != save.rank:
+                    continue
+                if source != save.rank:
+                    receives.append((source, made[position + start - begin:position + stop - begin]))
+                elif rank != save.rank:
+                    sends.append((rank, save.copy(own[start - first:stop - first])))
+                else:
+                    made[position + start - begin:position + stop - begin] = own[start - first:stop - first]
+    save.exchange(sends, receives)
+    return made
+
+
 def _scalar(values, key, with_int_steps):
     """A state of a flat tensor that is no tensor of its size."""
     first = values[0]
@@ -235,15 +264,23 @@ def _scalar(values, key, with_int_steps):
     return first.clone() if torch.is_tensor(first) else first
 
 
+def _parts(optimizer, zeros=torch.zeros):
+    """The function that makes this rank's parts of flat tensors."""
+    save = _save_async.beside()
+    if save is None or optimizer.files is not None or optimizer.engine.device.type != "cpu":
+        return functools.partial(_part, zeros=zeros)
+    return functools.partial(_part_later, save=save)
+
+
 def _flat_state(optimizer, flat, parameters):
     states = [optimizer.state.get(each, {}) for each in parameters]
     made = {}
-    zeros = torch.zeros if optimizer.files is None else optimizer.files.zeros
+    part = _parts(optimizer, torch.zeros if optimizer.files is None else optimizer.files.zeros)
     for key in dict.fromkeys(key for each in states for key in each):
         if any(_rows.is_elementwise(key, each.get(key), like) for each, like in zip(states, parameters)):
             values = (each.get(key) for each in states)  # one at a time: each may be read from a file
-            made[key] = _part(flat, (torch.zeros_like(like) if value is None else value
-                                     for value, like in zip(values, parameters)), zeros)
+            made[key] = part(flat, (torch.zeros_like(like) if value is None else value
+                                    for value, like in zip(values, parameters)))
         else:
             made[key] = _scalar([each.get(key) for each in states], key, optimizer.is_twin)
     if optimizer.files is not None:
@@ -258,7 +295,8 @@ def optimizer_state(optimizer):
     ranks, by_parameter = dist.get_world_size(), optimizer.stage == 3
     groups = flat_groups(optimizer)
     flats = [Flat([each.numel() for each in group], ranks, by_parameter) for group in groups]
-    masters = [_part(flat, group) for flat, group in zip(flats, groups)]
+    part = _parts(optimizer)
+    masters = [part(flat, group) for flat, group in zip(flats, groups)]
     numbers = {each: number for number, group in enumerate(groups) for each in group}
     base = {"state": {number: _flat_state(optimizer, flat, group)
                       for number, (flat, group) in enumerate(zip(flats, groups))},

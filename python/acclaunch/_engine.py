@@ -201,6 +201,12 @@ def _serve_saves(module):
     _save_async.serve_accelerate(module)
 
 
+def _serve_async_save(module):
+    """module: torch.distributed.checkpoint."""
+    from acclaunch import _staging
+    _staging.serve_async_save(module)
+
+
 def _serve_bitsandbytes(module):
     """module: bitsandbytes.optim.optimizer."""
     from acclaunch import _bitsandbytes
@@ -221,6 +227,7 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
               "accelerate.accelerator": _serve_saves,
               "transformers.trainer_utils": _save_async.serve_trainer_utils,
               "transformers.trainer": _serve_trainer,
+              "torch.distributed.checkpoint": _serve_async_save,
               "accelerate.utils.fsdp_utils": _serve_optimizer_files,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft,
               "safetensors.torch": _serve_safetensors}
@@ -252,3 +259,4 @@ def install():
     call_after_imports(_FUNCTIONS)
     atexit.register(_say_if_unused)
     atexit.register(_save_async.at_exit)
+    _save_async.serve_groups()

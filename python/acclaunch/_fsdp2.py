@@ -425,9 +425,9 @@ class RowModel(Model):
             names = [member.names[0] for member in self.rows if _rows.memory_of(member.own) in storages]
             self._meet(f"changed {', '.join(map(repr, names)) or 'parameters'}, which all ranks change alike")
 
-    def read_whole(self, members):
-        """Copies of whole values, by parameter. Empty if rows of one of the members have changed since publish_whole on
-        any rank: only a collective can gather them then."""
+    def read_whole(self, members, copy=torch.clone):
+        """Copies of whole values, by parameter, made by `copy`. Empty if rows of one of the members have changed since
+        publish_whole on any rank: only a collective can gather them then."""
         found = {}
         for member in members if self.published is not None else ():
             if member.handle is None:
@@ -437,7 +437,7 @@ class RowModel(Model):
                 found[member.sharded] = member.sharded._local_tensor.detach().to(member.working.dtype, copy=True)
                 continue
             rows, *every = self.published[member]
-            whole = member.working.detach().clone()
+            whole = copy(member.working.detach())
             if member.sharded._local_tensor is not member.own or rows != checksum([member.own]) or every != [
                     checksum([_rows.own_rows(whole, self.root.mesh, rank)]) for rank in range(len(every))]:
                 return {}

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The setting save_async with --engine acc (docs/checkpoints.md, "Saves beside the training"): what Accelerate's
-save_state and DeepSpeed's save_checkpoint write goes to files in memory, and a thread of each rank copies them to their
-folder while the training goes on."""
+"""The setting save_async with --engine acc (docs/checkpoints.md, "Saves beside the training"): of what Accelerate's
+save_state and DeepSpeed's save_checkpoint write, the tensors are copied (_staging), and a thread of each rank makes the
+files while the training goes on."""
 
 import contextlib
 import functools
 import glob
 import os
 import pathlib
+import pickle
 import re
 import shutil
 import sys
@@ -17,11 +18,15 @@ import time
 import torch
 import torch.distributed as dist
 
+from acclaunch import _staging
 from acclaunch._library import CollectiveError, ConfigError, lacks, say
 
 _NICENESS = 15  # as that of the runtime's own thread
 _saving = None  # the Save whose files are made now
 _in_flight = None  # the Save that a thread writes
+_memory = _staging.Staging()  # for the copies of one Save
+_group = None, None  # that of Save.group, and the default process group of its time before it
+_PIECE = 4 << 20  # of a value in the store, where torch's takes 8 MiB
 _made = 0  # number of Saves, equal on all ranks
 was_used = False
 
@@ -36,25 +41,25 @@ def _leads():
 
 
 class Save:
-    """Files in memory of a folder, and what happens when they have been written. name: of the checkpoint, for
-    messages."""
+    """What is written to a folder, and what happens when it has been. name: of the checkpoint, for messages."""
 
     def __init__(self, name, folder, number, is_beside):
         self.name, self.folder, self.number = name, os.path.abspath(folder), number
-        self.is_beside = is_beside  # the training, so that files are made in memory
-        self.files = {}  # by path: a descriptor
+        self.is_beside = is_beside  # the training, so that a thread makes the files
+        self.writes = []  # functions that make them
         self.commits = {}  # of at_end, by folder
         self.hides, self.hidden = False, None  # another name that the folder has until then
         self.done, self.mistake, self.error = threading.Event(), "", None
+        self.meetings, self.uses_group = 0, False
         # Kept, since the program may destroy its process group before the end.
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.store = dist.distributed_c10d._get_default_store() if self.ranks > 1 else None
 
-    # ---- files in memory
+    # ---- files
 
     def takes(self, path):
-        """True for a file of the folder; others are the program's own."""
-        return _is_in(os.path.abspath(path), self.folder)
+        """True for a file of the folder, which is made now; others are the program's own."""
+        return _saving is self and isinstance(path, (str, os.PathLike)) and _is_in(os.path.abspath(path), self.folder)
 
     @contextlib.contextmanager
     def noting(self):
@@ -65,23 +70,48 @@ class Save:
         except Exception as error:  # noqa: BLE001: whatever it is
             self.error = self.error or error
 
-    @contextlib.contextmanager
-    def open(self, path):
-        path = os.path.abspath(path)
-        self.remove(path)
-        self.files[path] = os.memfd_create("acc save_async", os.MFD_CLOEXEC)
-        with open(self.files[path], "wb", closefd=False) as file:
-            yield file
+    def write_later(self, path, write):
+        """write: called by the thread with the path at which the file is to be made."""
+        def run():
+            write(self.place(path))
+            with open(self.place(path), "rb") as file:
+                os.fsync(file.fileno())
 
-    def remove(self, path):
-        if path in self.files:
-            memory = self.files.pop(path)
-            os.ftruncate(memory, 0)  # a process that was forked meanwhile, as those of a DataLoader, has it open too
-            os.close(memory)
+        self.writes.append(run)
+
+    def group(self):
+        """A process group for the thread: only one thread may issue the collectives of a group. Collective, the first
+        time."""
+        global _group
+        world = dist.group.WORLD if self.ranks > 1 else None
+        if _group[0] is not world:
+            _group = world, world and dist.new_group(backend="gloo")
+        return _group[1]
+
+    def empty(self, numel, dtype):
+        """A tensor that need not be copied, as those of `copy`."""
+        return _memory.empty((numel,), (1,), dtype)
+
+    def copy(self, tensor):
+        return _memory.tensor_copy(tensor)
+
+    def exchange(self, sends, receives):
+        """Lets the thread send tensors, which are copies, and receive others. Each is a list of (rank, tensor), of
+        which those of two ranks are in the same order on both."""
+        group = self.group()
+
+        def run():
+            for each in [*(dist.irecv(tensor, rank, group) for rank, tensor in receives),
+                         *(dist.isend(tensor, rank, group) for rank, tensor in sends)]:
+                each.wait()
+
+        if self.ranks > 1:
+            self.uses_group = True
+            self.writes.append(run)
 
     def drop(self):
-        for path in [*self.files]:
-            self.remove(path)
+        self.writes.clear()
+        _memory.reset()
 
     # ---- names of folders
 
@@ -120,7 +150,7 @@ class Save:
             return
         self.agree("made", self._named(self.error))
         if not self.mistake and self.hides:
-            self.agree("hidden", self._tried(self._hide))
+            self.agree("hidden", self._called(self._hide)[1])
 
     def meet(self, moment):
         """If a rank has failed to make its files, raises its error there, and CollectiveError on the others."""
@@ -152,7 +182,7 @@ class Save:
         try:
             for moment, function in (("written", self._write), ("named", self.commit), ("shown", self._show)):
                 if not self.mistake:
-                    self.agree(moment, self._tried(function))
+                    self.agree(moment, self._called(function)[1])
             if self.mistake:
                 self._remove()
                 self.agree("removed", self.mistake)
@@ -161,24 +191,17 @@ class Save:
         self.drop()
         self.done.set()
 
-    def _tried(self, function):
-        try:
-            function()
-        except Exception as error:  # noqa: BLE001: never ends the training
-            return self._named(error)
-        return ""
-
     def _named(self, error):
+        if isinstance(error, _OfAnotherRank):
+            return str(error)
         return "" if error is None else f"rank {self.rank}: {error or type(error).__name__}"
 
     def _write(self):
-        for path, memory in [*self.files.items()]:
-            with open(self.place(path), "wb") as file:
-                at, size = 0, os.fstat(memory).st_size
-                while at < size:
-                    at += os.sendfile(file.fileno(), memory, at, min(size - at, 1 << 24))
-                os.fsync(file.fileno())
-            self.remove(path)
+        for write in self.writes:
+            with self.noting():
+                write()
+        if self.error is not None:
+            raise self.error
 
     def _tell(self, moment, mistake):
         """Tells the other ranks that this one has come to the moment. Returns the part of the job's store for it;
@@ -199,13 +222,68 @@ class Save:
         store = self._tell(moment, mistake)
         if store is None:
             return
-        pause = 0.0005
-        # A wait in the store would keep the program's other calls of it waiting.
-        while store.add("ranks", 0) < self.ranks and not (moment == "made" and store.check(["mistake"])):
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
+        _await(lambda: store.add("ranks", 0) >= self.ranks or moment == "made" and store.check(["mistake"]))
         if store.check(["mistake"]):
             self.mistake = store.get("mistake").decode()
+
+    def combine(self, function, combine):
+        """Calls a function on each rank, and another one on rank 0 with what all have returned. Returns this rank's
+        part of what that returns. If one raises, all ranks do."""
+        self.meetings += 1
+        own = self._called(function)
+        store = self.store and dist.PrefixStore(f"acc/save_async/{self.number}/meeting{self.meetings}", self.store)
+        others = range(1, self.ranks)
+        if self.rank:
+            _give(store, f"of{self.rank}", own)
+            part, mistake = _take(store, f"for{self.rank}")
+        else:
+            values, mistakes = zip(own, *(_take(store, f"of{rank}") for rank in others))
+            mistake = next(filter(None, mistakes), "")
+            parts, mistake = (None, mistake) if mistake else self._called(lambda: combine([*values]))
+            parts = parts or [None] * self.ranks
+            for rank in others:
+                _give(store, f"for{rank}", (parts[rank], mistake))
+            part = parts[0]
+        if mistake:
+            raise _OfAnotherRank(mistake)
+        return part
+
+    def _called(self, function):
+        """(what it returns, "") or (None, the mistake)."""
+        try:
+            return function(), ""
+        except Exception as error:  # noqa: BLE001: told to all ranks
+            return None, self._named(error)
+
+
+class _OfAnotherRank(Exception):
+    """A mistake that begins with its rank."""
+
+
+def _await(condition):
+    """A wait in the store itself would keep the program's other calls of it waiting."""
+    pause = 0.0005
+    while not condition():
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+def _give(store, key, value):
+    value = pickle.dumps(value)
+    pieces = [value[begin:begin + _PIECE] for begin in range(0, len(value), _PIECE)]
+    for number, piece in enumerate(pieces):
+        store.set(f"{key}/{number}", piece)
+    store.set(key, str(len(pieces)))
+
+
+def _take(store, key):
+    """The value that another rank gives."""
+    _await(lambda: store.check([key]))
+    pieces = [f"{key}/{number}" for number in range(int(store.get(key)))]
+    value = b"".join(store.get(each) for each in pieces)
+    for each in (key, *pieces):
+        store.delete_key(each)
+    return pickle.loads(value)
 
 
 def _is_in(path, folder):
@@ -229,10 +307,10 @@ def _show(folder, hidden):
 
 @contextlib.contextmanager
 def saving(name, folder, at_once=False):
-    """A context in which a checkpoint is made, after the save in flight. With save_async, and not `at_once`, the files
-    that torch.save, safetensors and torch DCP write to the folder in it are made in memory, and a thread begins to
-    write them at its end. Yields the Save; in a context within another one that of the other. A file that cannot be
-    made, and an error of the program, fail the save on all ranks. Collective."""
+    """A context in which a checkpoint is made, after the save in flight. With save_async, and not `at_once`, what
+    torch.save, safetensors and torch DCP are to write to the folder in it is copied, and a thread begins to write it at
+    its end. Yields the Save; in a context within another one that of the other. A file that cannot be made, and an
+    error of the program, fail the save on all ranks. Collective."""
     global _saving, _in_flight, _made, was_used
     if _saving is not None:
         yield _saving
@@ -243,6 +321,8 @@ def saving(name, folder, at_once=False):
     try:
         with _writing(save):
             yield save
+        with save.noting():
+            _memory.synchronize()
     except BaseException as error:
         save.give_up(error)
         raise
@@ -254,59 +334,123 @@ def saving(name, folder, at_once=False):
         threading.Thread(target=save.run, name="acc save_async", daemon=True).start()
 
 
+def beside():
+    """The Save that is made now, if a thread is to write it; else None."""
+    return _saving if _saving is not None and _saving.is_beside else None
+
+
+def serve_groups():
+    """A thread that uses a process group needs it until its end."""
+    original = dist.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(*arguments, **keywords):
+        if _in_flight is not None and _in_flight.uses_group:
+            wait()
+        original(*arguments, **keywords)
+
+    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy_process_group
+
+
+def _placed(save):
+    """The file system of a writer of torch DCP, for which the folder has its final name from the beginning."""
+    from torch.distributed.checkpoint.filesystem import FileSystem
+
+    class Placed(FileSystem):
+        def create_stream(self, path, mode):
+            return super().create_stream(save.place(path), mode)
+
+        def rename(self, path, new_path):
+            super().rename(save.place(path), save.place(new_path))
+
+        def mkdir(self, path):
+            super().mkdir(save.place(path))
+
+        def exists(self, path):
+            return super().exists(save.place(path))
+
+        def rm_file(self, path):
+            super().rm_file(save.place(path))
+
+    return Placed()
+
+
+def _write_sharded(save, state, writer, planner):
+    """dcp.save in the thread, where the ranks meet in the job's store."""
+    metadata, leads = None, save.rank == 0
+
+    def plan():
+        planner.set_up_planner(state, storage_meta=writer.storage_meta(), is_coordinator=leads)
+        writer.set_up_storage_writer(leads)
+        return writer.prepare_local_plan(planner.create_local_plan())
+
+    def plan_all(plans):
+        nonlocal metadata
+        plans, metadata = planner.create_global_plan(plans)
+        return writer.prepare_global_plan(plans)
+
+    def write():
+        written = writer.write_data(planner.finish_plan(own_plan), planner)
+        written.wait()
+        return written.value()
+
+    def finish(results):
+        writer.finish(metadata, results)
+
+    own_plan = save.combine(plan, plan_all)
+    save.combine(write, finish)
+
+
 @contextlib.contextmanager
 def _writing(save):
     """A context in which files of the Save are made by its functions."""
-    from torch.distributed.checkpoint.filesystem import FileSystem as system
-    torch_save = torch.save
-    accelerate = sys.modules.get("accelerate.utils.other")
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.filesystem import FileSystem
+    from torch.distributed.checkpoint.stateful import Stateful
+    torch_save, open_writer = torch.save, torch.serialization._open_zipfile_writer
 
     def save_object(obj, f, *arguments, **keywords):
-        if not isinstance(f, (str, os.PathLike)) or not save.takes(f):
+        if not save.takes(f):
             return torch_save(obj, f, *arguments, **keywords)
         with save.noting():
-            if not save.is_beside:
+            if not save.is_beside or not keywords.get("_use_new_zipfile_serialization", True):
                 return torch_save(obj, f, *arguments, **keywords)
-            with save.open(f) as file:
-                return torch_save(obj, file, *arguments, **keywords)
+            records = _staging.Records(_memory)
+            torch_save(obj, records, *arguments, **keywords)
+            save.write_later(f, lambda path: records.write_to(path, open_writer))
 
-    def save_tensors(tensors, filename, metadata=None):
-        written = originals[accelerate, "safe_save_file"]
-        if not save.takes(filename):
-            return written(tensors, filename, metadata)
-        from safetensors.torch import save as to_bytes
+    def save_tensors(original):
+        def save_file(tensors, filename, metadata=None):
+            if not save.takes(filename):
+                return original(tensors, filename, metadata)
+            with save.noting():
+                if not save.is_beside:
+                    return original(tensors, filename, metadata)
+                copies = _memory.copies(tensors)
+                save.write_later(filename, lambda path: original(copies, path, metadata))
+
+        return save_file
+
+    def save_sharded(state_dict, *, storage_writer=None, planner=None, **keywords):
+        original = originals[checkpoint, "save"]
+        planner = planner or checkpoint.DefaultSavePlanner()
+        is_known = (type(storage_writer), type(getattr(storage_writer, "fs", None)), type(planner)) == (
+            checkpoint.FileSystemWriter, FileSystem, checkpoint.DefaultSavePlanner)
+        if keywords or not is_known or not save.takes(storage_writer.path):
+            return original(state_dict, storage_writer=storage_writer, planner=planner, **keywords)
         with save.noting():
-            if not save.is_beside:
-                return written(tensors, filename, metadata)
-            with save.open(filename) as file:
-                file.write(to_bytes(tensors, metadata))
-
-    @contextlib.contextmanager
-    def create_stream(self, path, mode):
-        with save.open(path) if mode == "wb" and save.takes(path) else originals[system, "create_stream"](
-                self, path, mode) as stream:
-            yield stream
-
-    def rename(self, path, new_path):
-        path, new = os.path.abspath(path), os.path.abspath(new_path)
-        if path not in save.files:
-            return originals[system, "rename"](self, path, new_path)
-        save.remove(new)
-        save.files[new] = save.files.pop(path)
-
-    def exists(self, path):
-        return os.path.abspath(path) in save.files or originals[system, "exists"](self, path)
-
-    def rm_file(self, path):
-        path = os.path.abspath(path)
-        return save.remove(path) if path in save.files else originals[system, "rm_file"](self, path)
+            storage_writer.fs = _placed(save)
+            copies = _memory.state_copy({key: value.state_dict() if isinstance(value, Stateful) else value
+                                         for key, value in state_dict.items()})
+            save.writes.append(lambda: _write_sharded(save, copies, storage_writer, planner))
 
     replaced = {(torch, "save"): save_object}
+    for module in map(sys.modules.get, ("accelerate.utils.other", "transformers.modeling_utils")):
+        if hasattr(module, "safe_save_file"):
+            replaced[module, "safe_save_file"] = save_tensors(module.safe_save_file)
     if save.is_beside:  # else torch DCP itself tells all ranks of a mistake
-        replaced |= {(system, "create_stream"): create_stream, (system, "rename"): rename, (system, "exists"): exists,
-                     (system, "rm_file"): rm_file}
-    if accelerate is not None:
-        replaced[accelerate, "safe_save_file"] = save_tensors
+        replaced |= {(torch.serialization, "_open_zipfile_writer"): lambda target: target if isinstance(
+            target, _staging.Records) else open_writer(target), (checkpoint, "save"): save_sharded}
     originals = {(owner, name): getattr(owner, name) for owner, name in replaced}
     for (owner, name), function in replaced.items():
         setattr(owner, name, function)
@@ -332,21 +476,23 @@ def wait(at_exit=False):
 
 def forget():
     """Before this process begins its program again, with processes that have made no Save."""
-    global _made
+    global _made, _group
     wait()  # it ends, as the connection to the store does
-    _made = 0
+    _made, _group = 0, (None, None)
 
 
 def _in_child():
-    global _in_flight
-    _in_flight = None  # the thread is not in a process that was forked
+    global _in_flight, _memory
+    _in_flight, _memory = None, _staging.Staging()  # neither the thread nor the memory is in a process that was forked
 
 
 os.register_at_fork(after_in_child=_in_child)
 
 
 def at_exit():
+    global _group
     wait(at_exit=True)
+    _group = None, None
     if is_on() and not was_used and not getattr(sys, "last_value", None) and os.environ.get("RANK", "0") == "0":
         say("save_async had no effect: the program has made no checkpoint by Accelerate's save_state, DeepSpeed's "
             "save_checkpoint or Trainer")
@@ -432,7 +578,8 @@ def serve_trainer(module):
 
         setattr(*rotating, lambda *each, **named: later.append((each, named)))
         try:
-            with saving(folder, folder) as begun:
+            # Files of the folder are sent to the hub in it.
+            with saving(folder, folder, at_once=self.args.push_to_hub) as begun:
                 with begun.noting():
                     if self.args.should_save:
                         os.makedirs(folder, exist_ok=True)

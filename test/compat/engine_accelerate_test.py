@@ -6,6 +6,7 @@ with 77 without Accelerate."""
 import importlib.util
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,8 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-SAVED_BESIDE = ("version 2", "version 1, loaded by rank 0", "ZeRO 3")  # with --save_async
+SAVED_BESIDE = (  # with --save_async
+    "version 2", "version 1, loaded by rank 0", "version 1, hybrid", "ZeRO 2", "ZeRO 3")
 DEADLINE = 240  # seconds; far more than a busy machine needs
 SECTION = """distributed_type: FSDP
 use_cpu: true
@@ -63,7 +65,7 @@ def train(folder):
     from leave import leave
     from torch.utils.data import DataLoader, TensorDataset
 
-    from acclaunch import _save_async
+    from acclaunch import _save_async, _staging
     from acclaunch._library import CollectiveError
 
     class Block(torch.nn.Module):
@@ -125,21 +127,38 @@ def train(folder):
             for ids, in loader:
                 found.append(number(accelerator.gather_for_metrics(net(ids).argmax(-1)).sum()))
 
+    def check_equal_files(one, other):
+        for path in (each for each in pathlib.Path(one).rglob("*") if each.is_file()):
+            files = [path.read_bytes(), pathlib.Path(other, path.relative_to(one)).read_bytes()]
+            if path.name == ".metadata":
+                files = [pickle.loads(each) for each in files]
+                for each in files:
+                    each.storage_meta.checkpoint_id, each.storage_meta.save_id = None, None
+            assert files[0] == files[1], path
+        assert len([*pathlib.Path(one).rglob("*")]) == len([*pathlib.Path(other).rglob("*")])
+
     def saved_beside():
         """A save, of which nothing is seen until the end; one that a rank cannot write; one in a folder with files."""
-        write, may_write = _save_async.Save._write, threading.Event()
+        write, may_write, write_to = _save_async.Save._write, threading.Event(), _staging.Records.write_to
 
-        def fail(self):
+        def fail(*_):
             raise OSError("no room")
 
         _save_async.Save._write = lambda self: may_write.wait() and write(self)
+        os.environ["ACC_SAVE_ASYNC"] = "false"
+        accelerator.save_state(f"{folder}/at_once")
+        os.environ["ACC_SAVE_ASYNC"] = "true"
         accelerator.save_state(f"{folder}/state")
         yield
         assert not os.path.exists(f"{folder}/state")
         may_write.set()
-        _save_async.Save._write = fail if accelerator.process_index == 1 else write
+        _save_async.wait()
+        _save_async.Save._write = write
+        _staging.Records.write_to = fail if accelerator.process_index == 1 else write_to
         accelerator.save_state(f"{folder}/other")
         _save_async.wait()
+        _staging.Records.write_to = write_to
+        check_equal_files(f"{folder}/at_once", f"{folder}/state")
         left = sorted(os.listdir(folder))
         accelerator.wait_for_everyone()
         assert "state" in left and not any("other" in each or "acc-tmp" in each for each in left), left
