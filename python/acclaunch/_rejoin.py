@@ -208,6 +208,7 @@ def _passed_on(name):
 for _name in ("set", "compare_set", "add", "check", "delete_key", "num_keys", "append", "multi_set", "has_extended_api",
               "set_timeout"):
     setattr(_EpochStore, _name, _passed_on(_name))
+_EpochStore.deleteKey = _EpochStore.delete_key  # the name by which a PrefixStore calls it
 
 
 class _Program:

@@ -50,7 +50,7 @@ class Save:
         self.commits = {}  # of at_end, by folder
         self.hides, self.hidden = False, None  # another name that the folder has until then
         self.done, self.mistake, self.error = threading.Event(), "", None
-        self.meetings, self.uses_group = 0, False
+        self.meetings, self.parted, self.uses_group = 0, False, False
         # Kept, since the program may destroy its process group before the end.
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.store = dist.distributed_c10d._get_default_store() if self.ranks > 1 else None
@@ -199,7 +199,8 @@ class Save:
     def _write(self):
         for write in self.writes:
             with self.noting():
-                write()
+                if not self.parted:
+                    write()
         if self.error is not None:
             raise self.error
 
@@ -229,24 +230,40 @@ class Save:
     def combine(self, function, combine):
         """Calls a function on each rank, and another one on rank 0 with what all have returned. Returns this rank's
         part of what that returns. If one raises, all ranks do."""
-        self.meetings += 1
-        own = self._called(function)
-        store = self.store and dist.PrefixStore(f"acc/save_async/{self.number}/meeting{self.meetings}", self.store)
-        others = range(1, self.ranks)
-        if self.rank:
-            _give(store, f"of{self.rank}", own)
-            part, mistake = _take(store, f"for{self.rank}")
-        else:
-            values, mistakes = zip(own, *(_take(store, f"of{rank}") for rank in others))
-            mistake = next(filter(None, mistakes), "")
-            parts, mistake = (None, mistake) if mistake else self._called(lambda: combine([*values]))
-            parts = parts or [None] * self.ranks
-            for rank in others:
-                _give(store, f"for{rank}", (parts[rank], mistake))
-            part = parts[0]
+        own, self.meetings = self._called(function), self.meetings + 1
+        self.parted = True  # if the store fails, the rank meets the others no more before it tells them
+        part, mistake = self._exchanged(own, lambda values: self._called(lambda: combine(values)))
+        self.parted = False
         if mistake:
             raise _OfAnotherRank(mistake)
         return part
+
+    def _exchanged(self, own, combine):
+        """(part, mistake) of this rank of what rank 0 combines."""
+        store = self.store and dist.PrefixStore(f"acc/save_async/{self.number}/meeting{self.meetings}", self.store)
+        if self.rank:
+            _give(store, f"of{self.rank}", own)
+            return self._take(store, f"for{self.rank}")
+        others = range(1, self.ranks)
+        values, mistakes = zip(own, *(self._take(store, f"of{rank}") for rank in others))
+        mistake = next(filter(None, mistakes), "")
+        parts, mistake = (None, mistake) if mistake else combine([*values])
+        parts = parts or [None] * self.ranks
+        for rank in others:
+            _give(store, f"for{rank}", (parts[rank], mistake))
+        return parts[0], mistake
+
+    def _take(self, store, key):
+        """The value that another rank gives. Raises if a rank has come to the end without."""
+        end = dist.PrefixStore(f"acc/save_async/{self.number}/written", self.store)
+        _await(lambda: store.check([key]) or end.check(["mistake"]))
+        if not store.check([key]):
+            raise _OfAnotherRank(end.get("mistake").decode())
+        pieces = [f"{key}/{number}" for number in range(int(store.get(key)))]
+        value = b"".join(store.get(each) for each in pieces)
+        for each in (key, *pieces):
+            store.delete_key(each)
+        return pickle.loads(value)
 
     def _called(self, function):
         """(what it returns, "") or (None, the mistake)."""
@@ -274,16 +291,6 @@ def _give(store, key, value):
     for number, piece in enumerate(pieces):
         store.set(f"{key}/{number}", piece)
     store.set(key, str(len(pieces)))
-
-
-def _take(store, key):
-    """The value that another rank gives."""
-    _await(lambda: store.check([key]))
-    pieces = [f"{key}/{number}" for number in range(int(store.get(key)))]
-    value = b"".join(store.get(each) for each in pieces)
-    for each in (key, *pieces):
-        store.delete_key(each)
-    return pickle.loads(value)
 
 
 def _is_in(path, folder):
