@@ -15,7 +15,9 @@
 #include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,11 +29,11 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -163,14 +165,50 @@ class StoreProcess {
   std::uint16_t port_ = 0;
 };
 
-/// Number of descriptors, and of mappings of memory that ranks share.
-std::array<std::ptrdiff_t, 2> held() {
-  std::ifstream maps("/proc/self/maps");
-  std::ptrdiff_t shared = 0;
-  for (std::string line; std::getline(maps, line);) {
-    shared += line.find("memfd:acc") != std::string::npos ? 1 : 0;
+/// What a rank holds. Connections to the store are counted apart: the groups of the training, and
+/// those of the snapshots, have a board of long waits each, which connects at the first one. On a
+/// busy machine that is any wait, before or after a rank is lost.
+struct Held {
+  static constexpr std::ptrdiff_t kBoards = 2;
+  std::ptrdiff_t descriptors = 0;  ///< others than connections to the store
+  std::ptrdiff_t connections = 0;
+  std::ptrdiff_t mappings = 0;  ///< of memory that ranks share
+
+  [[nodiscard]] bool is_like(const Held& other) const {
+    return descriptors == other.descriptors && mappings == other.mappings &&
+           std::abs(connections - other.connections) <= kBoards;
   }
-  return {std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()), shared};
+};
+
+/// True for a connection to the store, also while it is made or closed.
+bool is_to_store(int fd, std::uint16_t store_port) {
+  sockaddr_in own{};
+  sockaddr_in peer{};
+  socklen_t length = sizeof own;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+      own.sin_family != AF_INET) {
+    return false;
+  }
+  int listens = 0;
+  length = sizeof listens;
+  ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length);
+  length = sizeof peer;
+  return ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0
+             ? ntohs(peer.sin_port) == store_port
+             : listens == 0;
+}
+
+Held held(std::uint16_t store_port) {
+  Held found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    found.mappings += line.find("memfd:acc") != std::string::npos ? 1 : 0;
+  }
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    ++(is_to_store(std::stoi(entry.path().filename()), store_port) ? found.connections
+                                                                   : found.descriptors);
+  }
+  return found;
 }
 
 /// The process of one rank.
@@ -211,7 +249,7 @@ struct Rank {
     const acc::CheckpointSeries series(runtime, (folder / "series").string(), {});
     (void)series.resume(model, optimizer);
     std::map<std::string, const void*> addresses;
-    std::optional<std::array<std::ptrdiff_t, 2>> held_before;
+    std::optional<Held> held_before;
     const auto look = [&](std::size_t unit) {
       if (net.unit(unit).keeps_addresses()) {
         const auto guard = model.no_grad();
@@ -231,7 +269,7 @@ struct Rank {
         look(1);
         look(2);
         if (!held_before && optimizer.steps() == 2) {
-          held_before = held();
+          held_before = held(store.port());
         }
       } catch (const Error& error) {
         if (error.code() != Errc::peer_lost) {
@@ -255,15 +293,19 @@ struct Rank {
     // Threads of groups and of the store close their connections later than the call that ends
     // them.
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    auto now = held();
-    while (has_rejoined && held_before && now != *held_before &&
-           std::chrono::steady_clock::now() < end) {
+    const auto is_apart = [&](const Held& now) {
+      return has_rejoined && held_before && !now.is_like(*held_before);
+    };
+    Held now = held(store.port());
+    while (is_apart(now) && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      now = held();
+      now = held(store.port());
     }
-    if (has_rejoined && held_before && now != *held_before) {
-      throw std::runtime_error(fmt::format("{} descriptors and {} mappings before, {} and {} after",
-                                           (*held_before)[0], (*held_before)[1], now[0], now[1]));
+    if (is_apart(now)) {
+      throw std::runtime_error(fmt::format(
+          "{} descriptors, {} connections to the store and {} mappings before, {}, {} and {} after",
+          held_before->descriptors, held_before->connections, held_before->mappings,
+          now.descriptors, now.connections, now.mappings));
     }
     runtime.barrier();
   }
