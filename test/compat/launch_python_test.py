@@ -108,22 +108,15 @@ def torch_under_torchrun():
     check_ranks(run(*with_script([one], "torch_gloo.py")), 2)
 
 
-def torch_two_machines_static():
-    check_ranks(run(*with_script(machines("static"), "torch_gloo.py")), 2)
-
-
-def torch_two_machines_c10d():
-    check_ranks(run(*with_script(machines("c10d"), "torch_gloo.py")), 2)
-
-
 def torch_restart():
-    one = [ACCLAUNCH, "torchrun", "--nproc-per-node", "2", "--max-restarts", "1"]
+    one = [ACCLAUNCH, "torchrun", "--nproc-per-node", "2", "--max-restarts", "1", "--preload", "torch"]
     output = run(*with_script([one], "torch_gloo.py"), fail_rank=1)
     assert "rank 1 fails" in output
     check_ranks(output, 2, " in 1")
 
 
 def restart_two_machines(backend):
+    """Two machines meet twice."""
     output = run(*with_script(machines(backend, "--max-restarts", "1", "--preload", "torch"), "torch_gloo.py"), fail_rank=0)
     assert "rank 0 fails" in output
     check_ranks(output, 2, " in 1")
