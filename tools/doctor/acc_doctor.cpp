@@ -8,6 +8,7 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/machine.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
@@ -22,7 +23,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -181,10 +181,8 @@ int run(int argc, char** argv) {
 /// Prints an error with the host name, because the launcher does not prefix the lines of the
 /// doctor.
 void complain(const std::exception& error) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   acc::notice_lines(acc::Component::tools, acc::LogLevel::critical,
-                    "acc_doctor on " + std::string(host.data()) + ": ", error.what());
+                    "acc_doctor on " + acc::host_name() + ": ", error.what());
 }
 
 }  // namespace

@@ -43,9 +43,7 @@ std::string first_line(const fs::path& path) {
 }
 
 void gather_names(MachineFacts& facts) {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  facts.host = name.data();
+  facts.host = host_name();
   facts.boot_id = first_line("/proc/sys/kernel/random/boot_id");
   utsname system{};
   ::uname(&system);

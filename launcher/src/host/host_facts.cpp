@@ -9,7 +9,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -153,12 +152,6 @@ std::vector<std::vector<std::string>> detect_ancestors() {
 }
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return printable(name.data());
-}
 
 HostFacts detect_host_facts(const settings::Environment& environment) {
   HostFacts facts;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/log.hpp"
 
+#include "acc/base/machine.hpp"
 #include "acc/base/text.hpp"
 #include "acc/base/variables.hpp"
 
@@ -32,12 +33,6 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 }
 static_assert(static_cast<int>(LogLevel::trace) == SPDLOG_LEVEL_TRACE &&
               static_cast<int>(LogLevel::off) == SPDLOG_LEVEL_OFF);
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return printable(name.data());
-}
 
 /// Writes to stderr with one system call if possible, so that lines of several processes are not
 /// mixed. Waits if another process has made the file non-blocking. A failure has no place to be

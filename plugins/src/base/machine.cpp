@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/machine.hpp"
 
+#include "acc/base/text.hpp"
+
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 
 namespace acc {
@@ -34,6 +37,12 @@ std::optional<std::int64_t> number_in(const fs::path& path) {
 }  // namespace
 
 // The call fails where the kernel knows more cores than a cpu_set_t has bits.
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return printable(name.data());
+}
+
 int usable_cores() noexcept {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/machine.hpp"
 #include "acc/base/seconds_text.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "acc/base/variables.hpp"
@@ -35,9 +36,7 @@ namespace {
 std::string machine_name() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return boot.empty() ? name.data() : boot;
+  return boot.empty() ? host_name() : boot;
 }
 
 /// Index of the host (node_rank) that runs a global rank. Ranks are numbered host by host.

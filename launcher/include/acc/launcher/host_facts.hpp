@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/machine.hpp"
 #include "acc/launcher/gpu_facts.hpp"
 #include "acc/settings/environment.hpp"
 
@@ -37,8 +38,7 @@ struct HostFacts {
   std::filesystem::path scratch_directory;  ///< unique to this run; not created yet
 };
 
-/// Returns the host name that the kernel reports (gethostname).
-std::string host_name();
+using acc::host_name;
 
 /// Collects the facts of this machine. ACC_SYS_ROOT replaces /sys. ACC_SIMULATE_GPUS=N replaces the
 /// GPUs by N simulated ones, spread over the NUMA nodes; throws Error(config) if N is not a valid

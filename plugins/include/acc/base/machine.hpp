@@ -9,6 +9,9 @@
 // Resources of the machine that this process may use.
 namespace acc {
 
+/// Returns the host name that the kernel reports (gethostname), printable.
+std::string host_name();
+
 /// Number of cores (sched_getaffinity(2), which respects cpusets and taskset). At least 1.
 int usable_cores() noexcept;
 
