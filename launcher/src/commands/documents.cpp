@@ -96,10 +96,9 @@ std::vector<std::string> configuration_tables() {
   Table settings(
       {"setting", "flag", "YAML block", "DeepSpeed JSON", "value", "default", "meaning"});
   for (const SettingRow& row : accelerate_front_end().table) {
-    const bool of_top_level = row.section == settings::Section::launch && row.in_file;
     const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
     settings.add({code(row.key), row.flag == settings::Flag::none ? "" : "yes",
-                  of_top_level ? "top level" : code(settings::block_of(row.section)),
+                  settings::is_top_level(row) ? "top level" : code(settings::block_of(row)),
                   code(row.json), settings::expected_value(row) + unit, code(row.fallback),
                   row.help});
   }

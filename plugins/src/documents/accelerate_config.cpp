@@ -22,11 +22,12 @@ constexpr std::array kModes = {"NO"sv, "MULTI_CPU"sv, "MULTI_GPU"sv, "FSDP"sv, "
 constexpr std::array kOtherModes = {"MULTI_NPU"sv, "MULTI_MLU"sv,  "MULTI_SDAA"sv,   "MULTI_MUSA"sv,
                                     "MULTI_XPU"sv, "MULTI_HPU"sv,  "MULTI_NEURON"sv, "XLA"sv,
                                     "TPU"sv,       "MEGATRON_LM"sv};
-// Keys that Accelerate 1.15 writes but does not read: it takes the defaults of their flags instead.
-constexpr std::array kHidden = {"rdzv_backend"sv, "same_network"sv, "enable_cpu_affinity"sv};
-constexpr std::array kConfigBlocks = {"fsdp_config"sv,   "deepspeed_config"sv,
-                                      "dynamo_config"sv, "parallelism_config"sv,
-                                      "mpirun_config"sv, "fp8_config"sv};
+constexpr std::array kConfigBlocks = [] {
+  using enum settings::Section;
+  return std::array{settings::block_of(fsdp),          settings::block_of(deepspeed),
+                    settings::block_of(dynamo),        settings::block_of(parallelism),
+                    std::string_view("mpirun_config"), settings::block_of(fp8)};
+}();
 
 /// A key of Accelerate for a feature that acclaunch does not have. Accepted with an empty value
 /// (null, false, empty text), because `accelerate config` writes some of these keys into every
@@ -53,20 +54,6 @@ const UnsupportedKey* find_unsupported(std::string_view key) {
   return found == kUnsupportedKeys.end() ? nullptr : found;
 }
 
-/// An older name of a setting, which Accelerate no longer writes.
-struct Renamed {
-  std::string_view old_key;
-  settings::SettingKey key;
-};
-constexpr std::array kRenamedKeys = {
-    Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"_key},
-    Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"_key},
-    // `accelerate config` writes these names, but `accelerate launch` does not read them.
-    Renamed{"fp8_amax_history_length", "fp8_amax_history_len"_key},
-    Renamed{"fp8_amax_compute_algorithm", "fp8_amax_compute_algo"_key},
-    Renamed{"fp8_optimization_level", "fp8_opt_level"_key},
-};
-
 /// Returns the place where keys of a section belong, for a message.
 std::string place_of(settings::Section section) {
   return section == settings::Section::zero ? "the file that deepspeed_config_file names"
@@ -81,6 +68,12 @@ bool contains(const auto& words, std::string_view word) {
 /// list.
 bool takes_list(const settings::SettingRow& row) {
   return row.type == settings::Type::list || row.type == settings::Type::text;
+}
+
+/// True for a key that Accelerate writes and does not read.
+bool is_hidden(std::string_view key) {
+  const settings::SettingRow* row = settings::find_setting(key);
+  return row != nullptr && row->key == key && row->hidden_from_accelerate;
 }
 
 /// True for a setting that Accelerate does not have: its value is checked also where those of
@@ -132,8 +125,7 @@ class AccelerateConfigImporter {
     if (key == "compute_environment") {
       read_compute_environment(node);
     } else if (key == "distributed_type" || key == "fp16" || key == "dynamo_backend" ||
-               key == "main_training_function" ||
-               (contains(kHidden, key) && !rules_.reads_hidden_keys)) {
+               key == "main_training_function" || (is_hidden(key) && !rules_.reads_hidden_keys)) {
       return;  // read_mode and read_old_keys read the first four; the others have no effect
     } else if (const UnsupportedKey* other = find_unsupported(key);
                other != nullptr && (rules_.checks_values || other->is_accelerates)) {
@@ -141,7 +133,7 @@ class AccelerateConfigImporter {
     } else if (contains(kConfigBlocks, key)) {
       read_block(key, node);
     } else if (const settings::SettingRow* row = settings::find_setting(key);
-               row != nullptr && row->section == settings::Section::launch && row->in_file) {
+               row != nullptr && settings::is_top_level(*row)) {
       set(*row, node);
     } else {
       unknown_top(key, node);
@@ -218,7 +210,7 @@ class AccelerateConfigImporter {
   void unknown_top(const std::string& key, const Node& node) {
     std::vector<std::string_view> known(kConfigBlocks.begin(), kConfigBlocks.end());
     for (const settings::SettingRow& row : settings::settings_table()) {
-      if (row.section == settings::Section::launch && row.in_file) {
+      if (settings::is_top_level(row)) {
         known.push_back(row.key);
       }
     }
@@ -249,7 +241,7 @@ class AccelerateConfigImporter {
 
   /// Reads one entry of a block.
   void read_inner(const std::string& block, const std::string& key, const Node& node) {
-    if (block == "deepspeed_config") {
+    if (block == settings::block_of(settings::Section::deepspeed)) {
       result_.deepspeed_fields.push_back(key);
     }
     if (const settings::SettingRow* row = inner_row(block, key, rules_.checks_inner_keys)) {
@@ -288,21 +280,18 @@ class AccelerateConfigImporter {
 
   /// True if the setting may be given in this block.
   static bool belongs(const settings::SettingRow& row, const std::string& block) {
-    if (row == "mpirun_hostfile"_key) {
-      return block == "mpirun_config";
-    }
-    return row.in_file && settings::block_of(row.section) == block;
+    return row.in_file && settings::block_of(row) == block;
   }
 
   /// Returns the row of a key inside a block, or nullptr. The key may lack the block's prefix.
-  /// old_names: accept names of kRenamedKeys.
+  /// old_names: accept SettingRow::old_key.
   static const settings::SettingRow* inner_row(const std::string& block, const std::string& key,
                                                bool old_names) {
     for (const std::string& candidate : {key, prefix_of(block) + key}) {
-      const auto* renaming = std::ranges::find(kRenamedKeys, candidate, &Renamed::old_key);
-      const bool is_old = old_names && renaming != kRenamedKeys.end();
+      const auto table = settings::settings_table();
+      const auto now = std::ranges::find(table, candidate, &settings::SettingRow::old_key);
       const settings::SettingRow* row =
-          settings::find_setting(is_old ? renaming->key.name() : std::string_view(candidate));
+          old_names && now != table.end() ? &*now : settings::find_setting(candidate);
       if (row != nullptr && belongs(*row, block)) {
         return row;
       }

@@ -36,14 +36,7 @@ bool has_meaning(const SettingRow& row, const Settings& settings) {
   if (row.section == Section::parallelism && !settings.boolean("use_parallelism_config"_key)) {
     return false;
   }
-  if (row == "parallelism_config_cp_comm_strategy"_key) {
-    return settings.integer("parallelism_config_cp_size"_key) > 1;
-  }
-  if (row.key.starts_with("parallelism_config_sp_seq") ||
-      row == "parallelism_config_sp_attn_implementation"_key) {
-    return settings.integer("parallelism_config_sp_size"_key) > 1;
-  }
-  return true;
+  return row.of_several.empty() || settings.integer(*find_setting(row.of_several)) > 1;
 }
 
 /// Returns the value of Accelerate's own variable, or nullopt if Accelerate would not set it.

@@ -62,20 +62,6 @@ bool matches(std::string_view key, std::string_view pattern) noexcept {
                                 : key == pattern;
 }
 
-std::string_view block_of(Section section) noexcept {
-  switch (section) {
-    case Section::training:
-    case Section::deepspeed: return "deepspeed_config";
-    case Section::fsdp: return "fsdp_config";
-    case Section::parallelism: return "parallelism_config";
-    case Section::dynamo: return "dynamo_config";
-    case Section::fp8: return "fp8_config";
-    case Section::launch:
-    case Section::zero: break;
-  }
-  return {};
-}
-
 std::span<const SettingRow> settings_table() noexcept {
   return kSettingRows;
 }

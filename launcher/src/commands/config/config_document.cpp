@@ -13,27 +13,10 @@ namespace {
 using documents::Node;
 
 /// Sets `key`, unless the map already contains it.
-void set_default(Node& map, const std::string& key, Node value) {
+void set_default(Node& map, std::string_view key, Node value) {
   if (map.find(key) == nullptr) {
     map.set(key, std::move(value));
   }
-}
-
-/// Adds the defaults of Accelerate's class ClusterConfig (config_args.py) that are neither None nor
-/// empty; Accelerate writes only those.
-void add_defaults(Node& config) {
-  set_default(config, "compute_environment", Node::string("LOCAL_MACHINE"));
-  set_default(config, "debug", Node::boolean(false));
-  set_default(config, "downcast_bf16", Node::boolean(false));
-  set_default(config, "enable_cpu_affinity", Node::boolean(false));
-  set_default(config, "machine_rank", Node::number(0));
-  set_default(config, "main_training_function", Node::string("main"));
-  set_default(config, "num_machines", Node::number(1));
-  set_default(config, "rdzv_backend", Node::string("static"));
-  set_default(config, "same_network", Node::boolean(false));
-  set_default(config, "tpu_use_cluster", Node::boolean(false));
-  set_default(config, "tpu_use_sudo", Node::boolean(false));
-  set_default(config, "use_cpu", Node::boolean(false));
 }
 
 /// Converts an answer to the YAML type that Accelerate writes for the question.
@@ -65,16 +48,24 @@ std::string without_tilde(const std::string& path, const std::string& home) {
   return path == "~" || path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
+/// Adds the defaults of Accelerate's class ClusterConfig (config_args.py) that are neither None nor
+/// empty; Accelerate writes only those.
+void add_defaults(Node& config) {
+  for (const auto& [key, value] : default_answers()) {
+    const Step& step = *std::ranges::find(questionnaire_steps(), key, &Step::key);
+    set_default(config, key, value_of(step, std::string(value)));
+  }
+  set_default(config, "downcast_bf16", Node::boolean(false));
+  set_default(config, "main_training_function", Node::string("main"));
+  set_default(config, "tpu_use_cluster", Node::boolean(false));
+  set_default(config, "tpu_use_sudo", Node::boolean(false));
+}
+
 /// Adds keys that follow from answers to other questions.
-void add_consequences(const Answers& answers, const std::string& home, Node& config) {
-  if (const std::string* strategy = answers.find("fsdp_sharding_strategy")) {
-    // With FSDP 1, Accelerate's questionnaire writes only fsdp_reshard_after_forward, which its
-    // launcher then ignores. Both keys are written, so that questionnaire and launcher agree.
-    set_default(place(config, "fsdp_config"), "fsdp_reshard_after_forward",
-                Node::string(*strategy));
-    if (answers.yes("fsdp_cpu_ram_efficient_loading")) {
-      set_default(place(config, "fsdp_config"), "fsdp_sync_module_states", Node::boolean(true));
-    }
+void add_consequences(const Answers& answers, Node& config) {
+  const Node derived = derived_fsdp_keys(answers);
+  for (const auto& [key, value] : derived.entries) {
+    set_default(place(config, "fsdp_config"), key, value);
   }
   if (answers.is("fp8_backend", "TE")) {
     Node overrides;
@@ -83,9 +74,6 @@ void add_consequences(const Answers& answers, const std::string& home, Node& con
       overrides.items.push_back(Node::boolean(answers.yes(product)));
     }
     place(config, "fp8_config").set("fp8_override_linear_precision", overrides);
-  }
-  if (const std::string* file = answers.find("mpirun_hostfile")) {
-    place(config, "mpirun_config").set("mpirun_hostfile", Node::string(without_tilde(*file, home)));
   }
   if (answers.is("distributed_type", "MULTI_CPU")) {
     set_default(config, "use_cpu", Node::boolean(true));
@@ -125,10 +113,11 @@ Node config_document(const Answers& answers, const std::string& home) {
     const std::string* value = answers.find(step.key);
     const bool says_something = value != nullptr && !(value->empty() && step.may_be_empty);
     if (!step.block.empty() && says_something) {
-      set_default(place(config, step.block), std::string(step.key), value_of(step, *value));
+      set_default(place(config, step.block), step.key,
+                  value_of(step, step.expands_home ? without_tilde(*value, home) : *value));
     }
   }
-  add_consequences(answers, home, config);
+  add_consequences(answers, config);
   Node empty_list;
   empty_list.kind = Node::Kind::list;
   set_default(config, "distributed_type", Node::string(distributed_type(answers)));

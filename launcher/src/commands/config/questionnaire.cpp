@@ -9,9 +9,6 @@
 namespace acc::launcher::commands {
 namespace {
 
-/// With more machines, the machine rank is asked for as a number instead of a menu.
-constexpr std::int64_t kLongestRankMenu = 16;
-
 /// Parses the choices of a step (see Step::choices) into the question.
 void add_choices(const Step& step, Question& question) {
   std::int64_t row = 0;
@@ -24,27 +21,6 @@ void add_choices(const Step& step, Question& question) {
     const std::int64_t number = parse_integer(word).value_or(row++);
     (refused ? question.refused : question.choices)
         .push_back({number, std::string(word.substr(0, equals)), std::string(label)});
-  }
-}
-
-/// Sets the choices, limits and defaults that depend on earlier answers.
-void complete(const Answers& answers, Question& question) {
-  if (question.key == "machine_rank") {
-    const std::int64_t machines = answers.number("num_machines", 1);
-    if (machines > kLongestRankMenu) {
-      question.kind = QuestionKind::integer;
-    }
-    for (std::int64_t rank = 0; rank < std::min(machines, kLongestRankMenu); ++rank) {
-      question.choices.push_back({rank, std::to_string(rank), std::to_string(rank)});
-    }
-    question.minimum = 0;
-    question.maximum = machines - 1;
-  }
-  const bool one_machine = answers.number("num_machines", 1) == 1;
-  if (question.key == "num_processes" && one_machine &&
-      distributed_type(answers) == "MULTI_GPU") {  // one GPU is "No distributed training"
-    question.minimum = 2;
-    question.fallback = "2";  // Accelerate's default is 1, with which it ends in an error
   }
 }
 
@@ -136,17 +112,32 @@ int Answers::number(std::string_view key, int otherwise) const {
   return found == nullptr ? otherwise : std::stoi(*found);
 }
 
-std::string distributed_type(const Answers& answers) {
-  if (answers.yes("use_deepspeed")) {
-    return "DEEPSPEED";
-  }
-  return answers.yes("use_fsdp") ? "FSDP" : *answers.find("distributed_type");
+bool holds(const Answers& answers, std::string_view condition) {
+  return std::ranges::all_of(split(condition, ' '), [&](std::string_view word) {
+    if (word.starts_with('!')) {
+      return !answers.yes(word.substr(1));
+    }
+    const auto end = std::min(word.find_first_of("=!>"), word.size());
+    const std::string_view key = word.substr(0, end);
+    if (end == word.size()) {
+      return answers.yes(key);
+    }
+    if (word[end] == '>') {
+      return answers.number(key, 0) > parse_integer(word.substr(end + 1)).value();
+    }
+    const bool denies = word[end] == '!';
+    const auto values = split(word.substr(end + (denies ? 2 : 1)), '|');
+    const bool equals = std::ranges::any_of(values, [&](std::string_view value) {
+      return key == "type" ? distributed_type(answers) == value : answers.is(key, value);
+    });
+    return equals != denies;
+  });
 }
 
 // Stateless: the next question is the first row that applies and has no answer.
 std::optional<Question> next_question(const Answers& answers) {
   for (const Step& step : questionnaire_steps()) {
-    if (answers.find(step.key) == nullptr && (step.asked == nullptr || step.asked(answers))) {
+    if (answers.find(step.key) == nullptr && holds(answers, step.asked)) {
       Question question{.key = std::string(step.key),
                         .text = std::string(step.text),
                         .kind = *step.kind,
@@ -157,7 +148,7 @@ std::optional<Question> next_question(const Answers& answers) {
                         .minimum = step.minimum,
                         .maximum = step.maximum};
       add_choices(step, question);
-      complete(answers, question);
+      complete_question(answers, question);
       return question;
     }
   }

@@ -59,7 +59,7 @@ class Answers {
 struct Step {
   std::string_view key;
   std::string_view text;
-  bool (*asked)(const Answers&) = nullptr;  ///< null: always
+  std::string_view asked = {};  ///< condition, for `holds`
   /// What is left out here is that of the setting `key`; if there is none, a question for yes or
   /// no, with the default no.
   std::string_view fallback = {};
@@ -73,6 +73,7 @@ struct Step {
   bool may_be_empty = false;
   std::int64_t minimum = 1;
   std::int64_t maximum = 1'000'000;
+  bool expands_home = false;  ///< `~` is replaced in the file
 };
 
 inline constexpr std::string_view kTop = "top";
@@ -80,6 +81,21 @@ inline constexpr std::string_view kTop = "top";
 /// Returns the questions of Accelerate 1.15 (accelerate/commands/config/cluster.py) in its order,
 /// except those about TPU, SageMaker and Megatron-LM. Their rows are complete.
 std::span<const Step> questionnaire_steps() noexcept;
+
+/// True if a condition on answers holds: words, all of which must hold. `key`: the answer is yes;
+/// `!key`: it is not. `key=A|B`: it is one of these; `key!=A`: it is not. `key>N`: it is a number
+/// above N. A question that was not asked has no answer, and equals no value. The key `type` is
+/// `distributed_type(answers)`.
+bool holds(const Answers& answers, std::string_view condition);
+
+/// Returns the questions whose keys are in every file of Accelerate, with their values there.
+std::span<const std::pair<std::string_view, std::string_view>> default_answers() noexcept;
+
+/// Returns the keys of fsdp_config that follow from the answers to other questions.
+documents::Node derived_fsdp_keys(const Answers& answers);
+
+/// Sets the choices, limits and defaults of a question that depend on earlier answers.
+void complete_question(const Answers& answers, Question& question);
 
 /// Returns the next question after `answers`; empty if there is none. Questions, order and defaults
 /// are those of Accelerate.

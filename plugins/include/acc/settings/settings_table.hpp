@@ -95,7 +95,11 @@ struct SettingRow {
   Group group = Group::launch;
   std::string_view alias = {};  ///< further names of the flag, joined by `|`
   Flag flag = Flag::none;
-  bool in_file = true;  ///< the YAML file may contain it
+  bool in_file = true;            ///< the YAML file may contain it
+  std::string_view block = {};    ///< its block there, if that is not the section's
+  std::string_view old_key = {};  ///< further name there, of earlier versions of Accelerate
+  /// Accelerate 1.15 writes the key and does not read it: it takes the default of the flag instead.
+  bool hidden_from_accelerate = false;
   Type type = Type::text;
   std::string_view fallback = {};  ///< default value; empty: unset
   std::string_view allowed = {};   ///< choices joined by `|`, or a range `LOW..[HIGH]`
@@ -110,7 +114,8 @@ struct SettingRow {
   /// Local paths, and options that select machines: the only settings of the sharding mode that may
   /// differ between machines.
   bool of_one_machine = false;
-  bool program_fills_in = false;  ///< if it is "auto" in the DeepSpeed JSON file
+  std::string_view of_several = {};  ///< size that must be above 1 for this to have a meaning
+  bool program_fills_in = false;     ///< if it is "auto" in the DeepSpeed JSON file
   Loss lost_in_deepspeed = {};
   Loss lost_in_fsdp = {};   ///< what DeepSpeed has and FSDP has not
   Loss lost_in_fsdp1 = {};  ///< what the other version of FSDP has
@@ -171,6 +176,28 @@ bool matches(std::string_view key, std::string_view pattern) noexcept;
 
 /// Returns the block of Accelerate's file that holds a section: `fsdp_config`. Empty if the section
 /// is at the top level or not in the file.
-std::string_view block_of(Section section) noexcept;
+constexpr std::string_view block_of(Section section) noexcept {
+  switch (section) {
+    case Section::training:
+    case Section::deepspeed: return "deepspeed_config";
+    case Section::fsdp: return "fsdp_config";
+    case Section::parallelism: return "parallelism_config";
+    case Section::dynamo: return "dynamo_config";
+    case Section::fp8: return "fp8_config";
+    case Section::launch:
+    case Section::zero: break;
+  }
+  return {};
+}
+
+/// The same for one setting.
+constexpr std::string_view block_of(const SettingRow& row) noexcept {
+  return row.block.empty() ? block_of(row.section) : row.block;
+}
+
+/// True if the setting is a key at the top level of Accelerate's file.
+constexpr bool is_top_level(const SettingRow& row) noexcept {
+  return row.in_file && row.section == Section::launch && row.block.empty();
+}
 
 }  // namespace acc::settings
