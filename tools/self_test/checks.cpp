@@ -31,7 +31,7 @@ constexpr std::int64_t kPeriod = 128;
 }
 
 bool is_16_bit(const acc::Runtime& runtime) {
-  return runtime.settings().sharding.mixed_precision != acc::settings::MixedPrecision::no;
+  return runtime.settings().sharding.is_mixed();
 }
 
 /// Compares element by element with a relative and absolute tolerance. The negated comparison also

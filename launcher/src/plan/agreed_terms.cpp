@@ -118,7 +118,7 @@ std::string text_of(std::span<const std::string> arguments) {
 /// True if the setting has to be equal on all machines in this mode.
 bool must_agree(const SettingRow& row, Mode mode) {
   switch (row.section) {
-    case Section::launch: return row == "mixed_precision"_key;
+    case Section::launch: return row.engine.read != nullptr;
     case Section::dynamo:
     case Section::fp8: return false;  // local to each rank
     default: break;
@@ -151,8 +151,7 @@ void add_sharding(const settings::ShardingSettings& sharding, Terms& terms) {
   terms.emplace_back("the strategy", settings::to_string(sharding.strategy));
   terms.emplace_back("shard groups of", std::to_string(sharding.shard_size));
   terms.emplace_back("mixed precision", settings::to_string(sharding.mixed_precision));
-  terms.emplace_back("gradient accumulation steps of",
-                     std::to_string(sharding.gradient_accumulation_steps));
+  terms.emplace_back("gradient accumulation steps of", std::to_string(sharding.micro_steps()));
 }
 
 }  // namespace

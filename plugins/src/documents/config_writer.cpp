@@ -2,6 +2,7 @@
 #include "documents/config_writer.hpp"
 
 #include "acc/settings/setting_rows.hpp"
+#include "acc/settings/strategy.hpp"
 #include "documents/conversion.hpp"
 
 namespace acc::documents {
@@ -16,20 +17,8 @@ Node word_node(auto value) {
 
 /// Returns the ZeRO stage that is nearest to a strategy.
 int stage_of(settings::Strategy strategy) {
-  switch (strategy) {
-    case settings::Strategy::no_shard: return 0;
-    case settings::Strategy::shard_optimizer: return 1;
-    case settings::Strategy::shard_grad_op:
-    case settings::Strategy::hybrid_shard_zero2: return 2;
-    case settings::Strategy::full_shard:
-    case settings::Strategy::hybrid_shard: return 3;
-  }
-  return 0;
-}
-
-/// True if the strategy frees gathered weights after forward.
-bool reshards(settings::Strategy strategy) {
-  return strategy == settings::Strategy::full_shard || strategy == settings::Strategy::hybrid_shard;
+  const settings::StrategySwitches on = settings::switches(strategy);
+  return on.reshard_after_forward ? 3 : on.shard_gradients ? 2 : on.shard_optimizer ? 1 : 0;
 }
 
 /// Returns a value as a node of the setting's type.
@@ -97,10 +86,17 @@ void add_members(settings::Section section, const settings::ShardingSettings& sh
 
 }  // namespace
 
+bool has_effect_with_fsdp(const settings::Settings& settings, const settings::SettingRow& row) {
+  return settings.given(row) &&
+         (row != "gradient_accumulation_steps"_key || settings.integer(row) > 1);
+}
+
 void add_training(const settings::Settings& settings, TrainingPlace place, Node& block) {
   for (const settings::SettingRow& row : settings.table()) {
     const bool has_place = place == TrainingPlace::yaml_block ||
-                           row.json.empty() == (place == TrainingPlace::beside_it);
+                           (place == TrainingPlace::other_mode
+                                ? has_effect_with_fsdp(settings, row)
+                                : row.json.empty() == (place == TrainingPlace::beside_it));
     if (row.section == settings::Section::training && settings.given(row) && has_place) {
       block.set(place == TrainingPlace::deepspeed_file ? row.json : row.key,
                 value_node(row, row.type == settings::Type::real ? settings.text(row)
@@ -112,13 +108,11 @@ void add_training(const settings::Settings& settings, TrainingPlace place, Node&
 // Accelerate's file has a key for each member that Accelerate has a variable for.
 Node fsdp_block(const settings::ShardingSettings& sharding, int version) {
   Node block = Node::map({{"fsdp_version", Node::number(version)}});
-  if (version == 1) {
-    block.set("fsdp_sharding_strategy", word_node(sharding.strategy));
-  } else {
-    block.set("fsdp_reshard_after_forward", sharding.reshard_size > 0
-                                                ? Node::number(sharding.reshard_size)
-                                                : Node::boolean(reshards(sharding.strategy)));
-  }
+  block.set(settings::fsdp_strategy_key(version).name(),
+            version == 1 ? word_node(sharding.strategy)
+            : sharding.reshard_size > 0
+                ? Node::number(sharding.reshard_size)
+                : Node::boolean(settings::switches(sharding.strategy).reshard_after_forward));
   add_members(settings::Section::fsdp, sharding, block, [&](const settings::SettingRow& row) {
     return !row.environment.empty() && !is_lost_in_fsdp(version, row) &&
            !is_left_out(row, sharding);
@@ -131,10 +125,10 @@ Node fsdp_block(const settings::ShardingSettings& sharding, int version) {
 Node deepspeed_block(const settings::ShardingSettings& sharding,
                      const settings::Settings& settings) {
   const int stage = stage_of(sharding.strategy);
-  Node block = Node::map({{"zero_stage", Node::number(stage)}});
+  Node block = Node::map({{strategy_key(ConfigForm::deepspeed).text(), Node::number(stage)}});
   add_training(settings, TrainingPlace::yaml_block, block);
   add_members(settings::Section::deepspeed, sharding, block, [&](const settings::SettingRow& row) {
-    return stage == 3 || row != "zero3_save_16bit_model"_key;
+    return stage == 3 || row.json.find(".stage3_") == std::string_view::npos;
   });
   return block;
 }
@@ -148,7 +142,7 @@ Node deepspeed_json(const settings::ShardingSettings& sharding,
   if (sharding.mixed_precision == settings::MixedPrecision::fp16) {
     root.set("fp16",
              Node::map({{"enabled", Node::boolean(true)}, {"auto_cast", Node::boolean(true)}}));
-  } else if (sharding.mixed_precision != settings::MixedPrecision::no) {  // fp8 runs on top of bf16
+  } else if (sharding.is_mixed()) {  // fp8 runs on top of bf16
     root.set("bf16", Node::map({{"enabled", Node::boolean(true)}}));
   }
   root.set("zero_optimization", zero_block(sharding));

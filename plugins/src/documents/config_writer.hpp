@@ -11,9 +11,13 @@ namespace acc::documents {
 /// The file to which settings of Section::training are written.
 enum class TrainingPlace {
   yaml_block,      ///< `deepspeed_config` of an Accelerate file: all of them
+  other_mode,      ///< the same, in a file for FSDP: those that have an effect there
   deepspeed_file,  ///< DeepSpeed's JSON file: those that have a key there
   beside_it,       ///< an Accelerate file that names a DeepSpeed file: those without a key there
 };
+/// True if a setting of Section::training is given and has an effect with FSDP.
+bool has_effect_with_fsdp(const settings::Settings& settings, const settings::SettingRow& row);
+
 /// Adds the settings of Section::training that are given and belong to this place.
 void add_training(const settings::Settings& settings, TrainingPlace place, Node& block);
 

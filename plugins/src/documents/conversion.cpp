@@ -5,6 +5,7 @@
 #include "acc/settings/environment.hpp"
 #include "acc/settings/fsdp_plugin.hpp"
 #include "acc/settings/setting_rows.hpp"
+#include "acc/settings/strategy.hpp"
 
 #include <algorithm>
 
@@ -16,11 +17,6 @@ namespace {
 // Reading of a configuration to convert, and the nearest sharding on the other side. Both sides
 // become ShardingSettings, the form in which the runtime gets them, so that a conversion keeps what
 // the workers would do instead of translating keys.
-
-bool is_hybrid(settings::Strategy strategy) {
-  return strategy == settings::Strategy::hybrid_shard ||
-         strategy == settings::Strategy::hybrid_shard_zero2;
-}
 
 int integer(const settings::Settings& settings, settings::SettingKey key) {
   return static_cast<int>(settings.integer(key));
@@ -49,12 +45,14 @@ void read_fsdp_sharding(ConversionSource& source) {
   const int shard = plugin.dp_shard_size.value_or(1);
   const int replicate = plugin.dp_replicate_size.value_or(1);
   const bool asks_size = shard > 1 || replicate > 1;
-  const bool by_machine =
-      plugin.fsdp_version == 1 && is_hybrid(plugin.sharding_strategy.value()) && !asks_size;
+  source.form = settings::is_fsdp1(settings) ? ConfigForm::fsdp : ConfigForm::fsdp2;
+  const bool by_machine = source.form == ConfigForm::fsdp &&
+                          settings::switches(plugin.sharding_strategy.value()).replicate &&
+                          !asks_size;
   if (by_machine && source.gpus_per_machine == 0) {
-    throw Error(Errc::config, settings.source("fsdp_sharding_strategy"_key).where +
-                                  ": fsdp_sharding_strategy " +
-                                  settings.text("fsdp_sharding_strategy"_key) +
+    const settings::SettingKey strategy = strategy_key(source.form);
+    throw Error(Errc::config, settings.source(strategy).where + ": " + strategy.text() + " " +
+                                  settings.text(strategy) +
                                   " depends on the number of GPUs per machine; give "
                                   "--gpus_per_machine");
   }
@@ -65,9 +63,8 @@ void read_fsdp_sharding(ConversionSource& source) {
     const int* reshard = std::get_if<int>(&plugin.reshard_after_forward.value());
     world_size = std::max({1, shard * replicate, reshard != nullptr ? *reshard : 1});
   }
-  source.fsdp_version = plugin.fsdp_version.value();
   source.sharding = settings::sharding_settings(settings, "fsdp", world_size);
-  if (is_hybrid(source.sharding.strategy)) {
+  if (settings::switches(source.sharding.strategy).replicate) {
     source.shard_size =
         source.sharding.shard_size > 0 ? source.sharding.shard_size : source.gpus_per_machine;
   }
@@ -94,29 +91,39 @@ void read_accelerate_document(const ConversionInput& input, ConversionSource& so
                 input.document.path.string() + ": distributed_type is " + config.distributed_type +
                     ", neither FSDP nor DEEPSPEED: there is nothing to convert");
   }
-  source.is_fsdp = config.distributed_type == "FSDP";
-  if (!source.is_fsdp && input.deepspeed_file) {
+  source.form = config.distributed_type == "FSDP" ? ConfigForm::fsdp : ConfigForm::deepspeed;
+  if (!is_fsdp(source.form) && input.deepspeed_file) {
     read_deepspeed_document(*input.deepspeed_file, source);
   }
 }
 
 }  // namespace
 
+bool is_fsdp(ConfigForm form) noexcept {
+  return form == ConfigForm::fsdp || form == ConfigForm::fsdp2;
+}
+
+settings::SettingKey strategy_key(ConfigForm form) {
+  return is_fsdp(form) ? settings::fsdp_strategy_key(form == ConfigForm::fsdp ? 1 : 2)
+                       : "zero_stage"_key;
+}
+
 ConversionSource read_conversion_source(const ConversionInput& input) {
   ConversionSource source;
   if (is_deepspeed_json(input.document)) {
+    source.form = ConfigForm::deepspeed_json;
     read_deepspeed_document(input.document, source);
   } else {
     read_accelerate_document(input, source);
   }
   read_sizes(input.gpus_per_machine, source);
-  (source.is_fsdp ? read_fsdp_sharding : read_deepspeed_sharding)(source);
+  (is_fsdp(source.form) ? read_fsdp_sharding : read_deepspeed_sharding)(source);
   return source;
 }
 
 settings::ShardingSettings fsdp_sharding(const ConversionSource& source) {
   settings::ShardingSettings result = source.sharding;
-  if (source.is_fsdp) {
+  if (is_fsdp(source.form)) {
     return result;
   }
   // FSDP has no ZeRO-1, and offloads parameters and optimizer state together or not at all.
@@ -139,7 +146,7 @@ settings::ShardingSettings fsdp_sharding(const ConversionSource& source) {
 
 settings::ShardingSettings deepspeed_sharding(const ConversionSource& source) {
   settings::ShardingSettings result = source.sharding;
-  if (!source.is_fsdp) {
+  if (!is_fsdp(source.form)) {
     return result;
   }
   if (result.strategy == settings::Strategy::hybrid_shard) {

@@ -15,14 +15,19 @@ namespace acc::documents {
 struct ConversionSource {
   settings::Settings settings;
   settings::ShardingSettings sharding;
-  bool is_fsdp = false;
-  int fsdp_version = 1;
+  ConfigForm form = ConfigForm::deepspeed;
   DeepSpeedFile deepspeed_file;  ///< its keys without a row in the settings table
   int world_size = 0;            ///< 0: the file does not give it
   int gpus_per_machine = 0;      ///< 0: neither the file nor the user gave it
   int shard_size = 0;            ///< ranks per shard group or hpZ group; 0: no groups
   std::vector<std::string> notices;
 };
+
+/// True for a form with `fsdp_config`.
+bool is_fsdp(ConfigForm form) noexcept;
+
+/// Returns the setting that says what is sharded, in a form of the configuration.
+settings::SettingKey strategy_key(ConfigForm form);
 
 /// Reads the input. Throws Error(config) if it has faults.
 ConversionSource read_conversion_source(const ConversionInput& input);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/settings/setting_rows.hpp"
+#include "documents/config_writer.hpp"
 #include "documents/conversion.hpp"
 
 namespace acc::documents {
@@ -20,15 +21,12 @@ LossInForm loss_between_versions(int target) {
 class Remarks {
  public:
   Remarks(const ConversionSource& source, ConfigForm form)
-      : source_(source),
-        settings_(source.settings),
-        to_fsdp_(form == ConfigForm::fsdp || form == ConfigForm::fsdp2),
-        form_(form) {}
+      : source_(source), settings_(source.settings), to_fsdp_(is_fsdp(form)), form_(form) {}
 
   std::vector<std::string> list() {
-    if (source_.is_fsdp && to_fsdp_) {
+    if (is_fsdp(source_.form) && to_fsdp_) {
       between_versions();
-    } else if (source_.is_fsdp) {
+    } else if (is_fsdp(source_.form)) {
       from_fsdp();
     } else if (to_fsdp_) {
       from_deepspeed();
@@ -74,12 +72,8 @@ class Remarks {
     }
   }
 
-  [[nodiscard]] settings::SettingKey strategy_key() const {
-    const bool by_strategy = source_.fsdp_version == 1;
-    return !source_.is_fsdp ? "zero_stage"_key
-           : by_strategy    ? "fsdp_sharding_strategy"_key
-                            : "fsdp_reshard_after_forward"_key;
-  }
+  /// Adds a warning about the setting that says what is sharded.
+  void about_strategy(const std::string& text) { about(strategy_key(source_.form), text); }
 
   // From FSDP to DeepSpeed.
   void from_fsdp() {
@@ -96,25 +90,24 @@ class Remarks {
     const settings::ShardingSettings& sharding = source_.sharding;
     const std::string groups = std::to_string(source_.shard_size);
     if (sharding.strategy == settings::Strategy::shard_grad_op) {
-      about(strategy_key(),
-            "becomes stage 2, which always keeps full parameters on every rank; FSDP shards them "
-            "between steps and gathers them in each step");
+      about_strategy(
+          "becomes stage 2, which always keeps full parameters on every rank; FSDP shards them "
+          "between steps and gathers them in each step");
     } else if (sharding.strategy == settings::Strategy::hybrid_shard) {
-      about(strategy_key(),
-            "becomes stage 3 with zero_hpz_partition_size " + groups + ": each group of " + groups +
-                " ranks keeps only a secondary copy of the weights; gradients, optimizer state "
-                "and the primary copy are sharded over all ranks, which needs less memory and "
-                "sends more data between groups");
+      about_strategy(
+          "becomes stage 3 with zero_hpz_partition_size " + groups + ": each group of " + groups +
+          " ranks keeps only a secondary copy of the weights; gradients, optimizer state "
+          "and the primary copy are sharded over all ranks, which needs less memory and "
+          "sends more data between groups");
     } else if (sharding.strategy == settings::Strategy::hybrid_shard_zero2) {
-      about(strategy_key(),
-            "has no counterpart (MiCS was removed from DeepSpeed); stage 2 shards "
-            "gradients and optimizer state over all ranks, not within groups of " +
-                groups);
+      about_strategy(
+          "has no counterpart (MiCS was removed from DeepSpeed); stage 2 shards "
+          "gradients and optimizer state over all ranks, not within groups of " +
+          groups);
     }
     if (sharding.reshard_size > 0) {
-      about("fsdp_reshard_after_forward"_key,
-            "becomes zero_hpz_partition_size " + std::to_string(sharding.reshard_size) +
-                ", which gathers weights within such a group from the second time on");
+      about_strategy("becomes zero_hpz_partition_size " + std::to_string(sharding.reshard_size) +
+                     ", which gathers weights within such a group from the second time on");
     }
   }
 
@@ -168,14 +161,14 @@ class Remarks {
   }
 
   void precision() {
-    const bool loads_16_bits = source_.sharding.mixed_precision == settings::MixedPrecision::no;
     about("mixed_precision"_key,
-          !loads_16_bits ? "means the same: fp32 shards and optimizer state, 16-bit compute"
-                         : std::string("changes its meaning for a model that is loaded in 16 bits: "
-                                       "FSDP keeps shards, computes and steps in the loaded type") +
-                               (to_fsdp_ ? ""
-                                         : "; DeepSpeed needs bf16 or fp16 switched on for it and "
-                                           "then keeps fp32 shards and optimizer state"));
+          source_.sharding.is_mixed()
+              ? "means the same: fp32 shards and optimizer state, 16-bit compute"
+              : std::string("changes its meaning for a model that is loaded in 16 bits: "
+                            "FSDP keeps shards, computes and steps in the loaded type") +
+                    (to_fsdp_ ? ""
+                              : "; DeepSpeed needs bf16 or fp16 switched on for it and "
+                                "then keeps fp32 shards and optimizer state"));
   }
 
   void clipping() {
@@ -205,30 +198,27 @@ class Remarks {
 
   void deepspeed_stage() {
     if (source_.sharding.strategy == settings::Strategy::shard_optimizer) {
-      about("zero_stage"_key,
-            "becomes " + nearest("SHARD_GRAD_OP") +
-                ", the nearest strategy: gradients are sharded too, and parameters "
-                "between steps");
+      about_strategy("becomes " + nearest("SHARD_GRAD_OP") +
+                     ", the nearest strategy: gradients are sharded too, and parameters "
+                     "between steps");
     } else if (source_.sharding.strategy == settings::Strategy::shard_grad_op) {
-      about("zero_stage"_key,
-            "becomes " + nearest("SHARD_GRAD_OP") +
-                ", which also shards parameters between steps and gathers them in "
-                "each step; ZeRO-2 keeps full parameters");
+      about_strategy("becomes " + nearest("SHARD_GRAD_OP") +
+                     ", which also shards parameters between steps and gathers them in "
+                     "each step; ZeRO-2 keeps full parameters");
     } else if (source_.sharding.strategy == settings::Strategy::no_shard) {
       no_shard();
     }
   }
 
   [[nodiscard]] std::string nearest(const std::string& strategy) const {
-    return form_ == ConfigForm::fsdp ? strategy : "fsdp_reshard_after_forward false";
+    return form_ == ConfigForm::fsdp ? strategy : strategy_key(form_).text() + " false";
   }
 
   void no_shard() {
     if (form_ == ConfigForm::fsdp2) {
-      about(strategy_key(),
-            "becomes fsdp_reshard_after_forward false, which shards gradients and "
-            "optimizer state: FSDP 2 always shards; for full copies choose "
-            "distributed_type MULTI_GPU");
+      about_strategy("becomes " + nearest("NO_SHARD") +
+                     ", which shards gradients and optimizer state: FSDP 2 always shards; for full "
+                     "copies choose distributed_type MULTI_GPU");
     }
   }
 
@@ -299,9 +289,7 @@ class Remarks {
 
   void deepspeed_training() {
     for (const settings::SettingRow& row : settings::settings_table()) {
-      const bool has_effect =
-          row != "gradient_accumulation_steps"_key || settings_.integer(row) > 1;
-      if (row.section == settings::Section::training && settings_.given(row) && has_effect) {
+      if (row.section == settings::Section::training && has_effect_with_fsdp(settings_, row)) {
         about(row,
               "stays under deepspeed_config, where acclaunch reads it in every mode; "
               "Accelerate leaves it to the program with FSDP");
@@ -323,7 +311,7 @@ class Remarks {
       add_losses(loss_between_versions(2));
     } else {
       if (source_.sharding.reshard_size > 0) {
-        about("fsdp_reshard_after_forward"_key, "becomes true: FSDP 1 reshards to the whole group");
+        about_strategy("becomes true: FSDP 1 reshards to the whole group");
       }
       add_losses(loss_between_versions(1));
     }

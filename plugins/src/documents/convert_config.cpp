@@ -16,6 +16,8 @@ namespace {
 
 using namespace std::string_view_literals;
 
+constexpr std::string_view kDeepSpeedBlock = settings::block_of(settings::Section::deepspeed);
+
 struct NamedForm {
   std::string_view name;
   ConfigForm form;
@@ -30,7 +32,8 @@ Node other_entries(const ConversionInput& input, const ConversionSource& source)
   Node root = Node::map({{"compute_environment", Node::string("LOCAL_MACHINE")}});
   if (!is_deepspeed_json(input.document)) {
     root = input.document.root;
-    for (const char* block : {"fsdp_config", "deepspeed_config", "parallelism_config", "fp16"}) {
+    for (const std::string_view block :
+         {"fsdp_config"sv, kDeepSpeedBlock, "parallelism_config"sv, "fp16"sv}) {
       root.remove(block);
     }
   }
@@ -60,12 +63,9 @@ void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
 /// mode only, acclaunch in every mode.
 void add_training_block(const settings::Settings& settings, Node& root) {
   Node block = Node::map();
-  add_training(settings, TrainingPlace::yaml_block, block);
-  if (settings.integer("gradient_accumulation_steps"_key) == 1) {
-    block.remove("gradient_accumulation_steps");
-  }
+  add_training(settings, TrainingPlace::other_mode, block);
   if (!block.is_empty()) {
-    root.set("deepspeed_config", std::move(block));
+    root.set(kDeepSpeedBlock, std::move(block));
   }
 }
 
@@ -93,7 +93,7 @@ Node naming_file(const ConversionInput& input, const ConversionSource& source,
       Node::map({{"deepspeed_config_file", Node::string(name)},
                  {"zero3_init_flag", Node::boolean(deepspeed_sharding(source).zero3_init)}});
   add_training(source.settings, TrainingPlace::beside_it, block);
-  root.set("deepspeed_config", std::move(block));
+  root.set(kDeepSpeedBlock, std::move(block));
   return root;
 }
 
@@ -111,7 +111,7 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
   }
   Conversion result{other_entries(input, source), std::nullopt, {}};
   result.document.set("distributed_type", Node::string("DEEPSPEED"));
-  result.document.set("deepspeed_config", deepspeed_block(sharding, source.settings));
+  result.document.set(kDeepSpeedBlock, deepspeed_block(sharding, source.settings));
   if (sharding.hpz_partition_size > 1) {
     result.remarks.push_back(
         "zero_hpz_partition_size " + std::to_string(sharding.hpz_partition_size) +
@@ -126,7 +126,7 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
 std::string launch_keys(const ConversionInput& input, const ConversionSource& source) {
   std::string names;
   for (const settings::SettingRow& row : source.settings.table()) {
-    const bool of_launch = row.section == settings::Section::launch && row != "mixed_precision"_key;
+    const bool of_launch = row.section == settings::Section::launch && row.engine.read == nullptr;
     const bool of_training = row.section == settings::Section::training && row.json.empty();
     if ((of_launch || of_training) && source.settings.given(row)) {
       names += (names.empty() ? "" : ", ") + std::string(row.key);
@@ -147,18 +147,6 @@ Conversion to_deepspeed_json(const ConversionInput& input, const ConversionSourc
     result.remarks.push_back(std::move(remark));
   }
   return result;
-}
-
-/// True if the file has this form already.
-bool has_form(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
-  const bool own_file = is_deepspeed_json(input.document);
-  switch (form) {
-    case ConfigForm::fsdp: return source.is_fsdp && source.fsdp_version == 1;
-    case ConfigForm::fsdp2: return source.is_fsdp && source.fsdp_version == 2;
-    case ConfigForm::deepspeed: return !source.is_fsdp && !own_file;
-    case ConfigForm::deepspeed_json: return own_file;
-  }
-  return false;
 }
 
 Conversion written(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
@@ -190,7 +178,7 @@ bool is_deepspeed_json(const Document& document) {
 }
 
 std::string named_deepspeed_file(const Document& document) {
-  const Node* block = document.root.find("deepspeed_config");
+  const Node* block = document.root.find(kDeepSpeedBlock);
   const Node* name = block == nullptr ? nullptr : block->find("deepspeed_config_file");
   return name == nullptr || is_deepspeed_json(document) ? "" : name->text;
 }
@@ -203,7 +191,7 @@ ConfigForm opposite_form(const Document& document) {
 // Warnings are in the order: notices of reading, changes of meaning, losses of the written form.
 Conversion convert_config(const ConversionInput& input, ConfigForm form) {
   const ConversionSource source = read_conversion_source(input);
-  if (has_form(input, source, form)) {
+  if (source.form == form) {
     return {input.document.root,
             std::nullopt,
             {input.document.path.string() + ": is in this form already and is not changed"}};

@@ -23,6 +23,11 @@ using deepspeed::Auto;
 using Key = DeepSpeedFile::Key;
 
 constexpr std::string_view kAuto = "auto";
+constexpr std::string_view kStagePath = "zero_optimization.stage";
+
+const settings::SettingRow& stage_row() {
+  return *deepspeed::find_key(kStagePath);
+}
 
 bool same_value(const settings::SettingRow& row, std::string_view a, std::string_view b) {
   switch (row.type) {
@@ -251,8 +256,7 @@ class DeepSpeedJsonImporter {
   void read_missing_stage() {
     const Node* block = document_.root.find("zero_optimization");
     if (block != nullptr && block->find("stage") == nullptr) {
-      set(*settings::find_setting("zero_stage"_key.name()), "zero_optimization.stage (not given)",
-          "0", block->where);
+      set(stage_row(), std::string(kStagePath) + " (not given)", "0", block->where);
     }
   }
 
@@ -355,12 +359,12 @@ class DeepSpeedJsonImporter {
   void check_gradient_norm() {
     const Node* block = document_.root.find("zero_optimization");
     const Node* norm = block == nullptr ? nullptr : block->find("compute_grad_norm");
-    const std::int64_t stage = settings_.integer("zero_stage"_key);
+    const std::int64_t stage = settings_.integer(stage_row());
     if (norm != nullptr && settings::parse_boolean(norm->text) == false && stage != 1 &&
         stage != 2) {
       faults_.add(norm->where + ": compute_grad_norm false needs stage 1 or 2, but the stage is " +
-                  std::to_string(stage) + " (" +
-                  settings::describe(settings_.source("zero_stage"_key)) + ")");
+                  std::to_string(stage) + " (" + settings::describe(settings_.source(stage_row())) +
+                  ")");
     }
   }
 

@@ -6,7 +6,6 @@
 
 namespace acc::documents {
 
-using settings::operator""_key;
 namespace {
 
 // The same translation as `accelerate to-fsdp2` of Accelerate 1.15, key by key.
@@ -17,15 +16,16 @@ bool is_dropped(std::string_view key) {
   return row != nullptr && row->key == key && !row->environment.empty() && is_lost_in_fsdp(2, *row);
 }
 
-/// Returns the value of fsdp_reshard_after_forward for a strategy of FSDP 1: true if the strategy
+/// Returns the value of FSDP 2's setting for a strategy of FSDP 1: true if the strategy
 /// reshards. A boolean stays.
 Node reshard_value(const std::string& key, const Node& node) {
   if (node.kind == Node::Kind::boolean) {
     return node;
   }
   settings::Settings settings;
-  settings.set("fsdp_sharding_strategy"_key, node.text, {settings::Source::Kind::file, node.where});
-  const std::string strategy = settings.choice("fsdp_sharding_strategy"_key);
+  const settings::SettingKey old = strategy_key(ConfigForm::fsdp);
+  settings.set(old, node.text, {settings::Source::Kind::file, node.where});
+  const std::string strategy = settings.choice(old);
   Node value = Node::boolean(strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD");
   value.where = node.where + ": " + key;
   return value;
@@ -35,8 +35,9 @@ void convert_entry(const std::string& key, const Node& node, Conversion& result,
   if (is_dropped(key)) {
     result.remarks.push_back(node.where + ": " + key + " is left out: FSDP 2 has no such setting" +
                              (key == "fsdp_forward_prefetch" ? " yet" : " any more"));
-  } else if (key == "fsdp_sharding_strategy" || key == "fsdp_reshard_after_forward") {
-    block.set("fsdp_reshard_after_forward", reshard_value(key, node));
+  } else if (const std::string_view now = strategy_key(ConfigForm::fsdp2).name();
+             key == now || key == strategy_key(ConfigForm::fsdp).name()) {
+    block.set(now, reshard_value(key, node));
     if (upper(node.text).starts_with("HYBRID")) {
       result.remarks.push_back(node.where + ": " + key + " " + node.text +
                                " shards within groups; with FSDP 2 the groups are set in "

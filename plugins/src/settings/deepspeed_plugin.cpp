@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::string_view kDeepSpeed = "deepspeed";
 constexpr std::string_view kDeepSpeedName = "DeepSpeedPlugin";
+constexpr SettingKey kStage = "zero_stage"_key;
+constexpr SettingKey kParamDevice = "offload_param_device"_key;
+constexpr SettingKey kHpz = "zero_hpz_partition_size"_key;
 
 Strategy strategy_of_stage(int stage) {
   switch (stage) {
@@ -28,6 +31,10 @@ void check_nvme(const Settings& settings, SettingKey device, SettingKey path) {
     throw Error(Errc::config, named_value(settings, device) + " needs " + path.text() +
                                   ", the folder to store it in");
   }
+}
+
+bool has_unused_hpz(const Settings& settings) {
+  return settings.integer(kHpz) > 1 && !is_zero3(settings);
 }
 
 /// Returns the betas of the DeepSpeed file's optimizer.
@@ -62,8 +69,29 @@ DeepSpeedPlugin DeepSpeedPlugin::from_settings(const Settings& settings) {
   plugin.zero3_init_flag = plugin.zero3_init_flag.value_or(plugin.zero_stage == 3);
   plugin.overlap_comm = plugin.overlap_comm.value_or(plugin.zero_stage == 3);
   check_nvme(settings, "offload_optimizer_device"_key, "offload_optimizer_nvme_path"_key);
-  check_nvme(settings, "offload_param_device"_key, "offload_param_nvme_path"_key);
+  check_nvme(settings, kParamDevice, "offload_param_nvme_path"_key);
   return plugin;
+}
+
+bool is_zero3(const Settings& settings) {
+  return settings.integer(kStage) == 3;
+}
+
+std::string notice_of_unused_hpz(const Settings& settings) {
+  return has_unused_hpz(settings)
+             ? settings.source(kHpz).where + ": " + kHpz.text() +
+                   " has no effect below stage 3; libacc_runtime rejects it there"
+             : "";
+}
+
+void check_deepspeed(const Settings& settings) {
+  constexpr std::string_view kWhy = "needs zero_stage 3";
+  if (settings.choice(kParamDevice) != "none" && !is_zero3(settings)) {
+    refuse(settings, kParamDevice, kWhy, kStage);
+  }
+  if (has_unused_hpz(settings)) {
+    refuse(settings, kHpz, kWhy, kStage);
+  }
 }
 
 void add_deepspeed(const Settings& settings, int world_size, ShardingSettings& result) {
@@ -73,9 +101,8 @@ void add_deepspeed(const Settings& settings, int world_size, ShardingSettings& r
     result.hpz_partition_size = 1;
   }
   if (world_size % result.hpz_partition_size != 0) {
-    throw Error(Errc::config, named_value(settings, "zero_hpz_partition_size"_key) +
-                                  " does not divide the " + std::to_string(world_size) +
-                                  " processes");
+    throw Error(Errc::config, named_value(settings, kHpz) + " does not divide the " +
+                                  std::to_string(world_size) + " processes");
   }
   // DeepSpeed's stage 3 records the order in which parameters are used and prefetches and frees
   // along it by numbers of elements; FSDP's bound by units is off.
@@ -89,7 +116,7 @@ void add_deepspeed(const Settings& settings, int world_size, ShardingSettings& r
   result.zero3_init = plugin.zero3_init_flag.value();
   result.overlap_comm = plugin.overlap_comm.value();
   result.loss_scaling.rule = LossScaleRule::deepspeed;
-  result.round_initial_weights = plugin.mixed_precision != MixedPrecision::no;
+  result.round_initial_weights = result.is_mixed();
   result.optimizer.betas = betas_of(settings);
 }
 

@@ -167,7 +167,7 @@ void set_field(TrainingFields& plugin, std::string_view mode, std::string_view c
 void read_members(const Settings& settings, std::string_view mode, ShardingSettings& sharding) {
   for (const SettingRow& row : settings_table()) {
     if (row.engine.read != nullptr && applies(row.section, mode) && settings.has(row) &&
-        (!row.key.starts_with("stage3_") || settings.integer("zero_stage"_key) == 3)) {
+        (!row.key.starts_with("stage3_") || is_zero3(settings))) {
       row.engine.read(settings, row, sharding);
     }
   }

@@ -31,19 +31,23 @@ std::variant<bool, int> reshard_value(const Settings& settings, SettingKey key);
 std::string place_of(const Settings& settings, SettingKey key);
 /// Returns `key value (place)`, for messages about two settings that exclude each other.
 std::string named_value(const Settings& settings, SettingKey key);
+/// Throws Error(config): `<first> <why>, but there is <second>`, each with its value and place.
+[[noreturn]] void refuse(const Settings& settings, SettingKey first, std::string_view why,
+                         SettingKey second);
 
 /// Add to the members that stand for settings what a mode derives from several of them. Throw
 /// Error(config) if a group size does not divide the world size.
 void add_fsdp(const Settings& settings, int world_size, ShardingSettings& result);
 void add_deepspeed(const Settings& settings, int world_size, ShardingSettings& result);
 
+/// Refuse values of a mode that exclude each other. The launcher passes them on to Python programs,
+/// because Accelerate and DeepSpeed ignore one of the two. Throw Error(config) with both places.
+void check_fsdp(const Settings& settings);
+void check_deepspeed(const Settings& settings);
+
 /// Stores the values of a program in `settings`. Returns one text per value: `zero_stage 3 instead
 /// of the launcher's 2`. Adds wrong values to `faults`.
 std::vector<std::string> apply_program_settings(const ProgramSettings& program, Settings& settings,
                                                 Faults& faults);
-
-/// Refuses values that exclude each other. The launcher passes them on to Python programs, because
-/// Accelerate and DeepSpeed ignore one of the two. Throws Error(config) with both places.
-void check_contradictions(const Settings& settings, std::string_view origin);
 
 }  // namespace acc::settings

@@ -2,6 +2,7 @@
 #include "acc/settings/fsdp_plugin.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/settings/strategy.hpp"
 #include "settings/fields.hpp"
 
 namespace acc::settings {
@@ -14,6 +15,8 @@ namespace {
 
 constexpr std::string_view kFsdp = "fsdp";
 constexpr std::string_view kFsdpName = "FullyShardedDataParallelPlugin";
+constexpr SettingKey kVersion = "fsdp_version"_key;
+constexpr SettingKey kStrategy = "fsdp_sharding_strategy"_key;
 constexpr SettingKey kReshard = "fsdp_reshard_after_forward"_key;
 constexpr SettingKey kShardSize = "parallelism_config_dp_shard_size"_key;
 constexpr SettingKey kReplicateSize = "parallelism_config_dp_replicate_size"_key;
@@ -28,7 +31,7 @@ void check(const Settings& settings, const FsdpPlugin& plugin) {
   }
   if (plugin.activation_checkpointing_offload == true &&
       (plugin.activation_checkpointing == false || version_1)) {
-    const SettingKey lacking = version_1 ? "fsdp_version"_key : "fsdp_activation_checkpointing"_key;
+    const SettingKey lacking = version_1 ? kVersion : "fsdp_activation_checkpointing"_key;
     throw Error(Errc::config, place_of(settings, "fsdp_activation_checkpointing_offload"_key) +
                                   " needs fsdp_activation_checkpointing: true and fsdp_version: 2,"
                                   " but there is " +
@@ -66,15 +69,14 @@ Strategy base_strategy(const FsdpPlugin& plugin) {
 void apply_groups(const Settings& settings, const FsdpPlugin& plugin, int world_size,
                   ShardingSettings& result) {
   const int asked = shard_size_asked(settings, plugin, world_size);
-  const bool hybrid =
-      result.strategy == Strategy::hybrid_shard || result.strategy == Strategy::hybrid_shard_zero2;
+  const bool hybrid = switches(result.strategy).replicate;
   if (asked == 0) {
     return;
   }
   if (result.strategy == Strategy::no_shard) {
     const SettingKey key = plugin.dp_shard_size.value_or(1) > 1 ? kShardSize : kReplicateSize;
     throw Error(Errc::config, named_value(settings, key) + " has no meaning with " +
-                                  named_value(settings, "fsdp_sharding_strategy"_key) +
+                                  named_value(settings, kStrategy) +
                                   "; leave it out or choose HYBRID_SHARD");
   }
   if (!hybrid && asked == world_size) {
@@ -144,15 +146,13 @@ ProgramSettings FsdpPlugin::program_settings() const {
 
 FsdpPlugin FsdpPlugin::from_settings(const Settings& settings) {
   FsdpPlugin plugin;
-  if (settings.integer("fsdp_version"_key) == 1) {
-    Settings words = settings;
+  Settings words = settings;
+  if (is_fsdp1(settings)) {
     // With FSDP 1 the key may hold a strategy name, which is no boolean and no size. The launcher
     // has already moved the name to fsdp_sharding_strategy (settle_questionnaire_strategy).
     words.reset(kReshard);
-    read_fields(words, kFsdp, plugin);
-  } else {
-    read_fields(settings, kFsdp, plugin);
   }
+  read_fields(words, kFsdp, plugin);
   // Weights that only rank 0 loads must be sent to the other ranks. Accelerate switches
   // sync_module_states on in the same case.
   plugin.sync_module_states =
@@ -161,6 +161,22 @@ FsdpPlugin FsdpPlugin::from_settings(const Settings& settings) {
       plugin.fsdp_version == 2 ? StateDictType::sharded : StateDictType::full);
   check(settings, plugin);
   return plugin;
+}
+
+bool is_fsdp1(const Settings& settings) {
+  return settings.integer(kVersion) == 1;
+}
+
+SettingKey fsdp_strategy_key(int version) {
+  return version == 1 ? kStrategy : kReshard;
+}
+
+void check_fsdp(const Settings& settings) {
+  const int other_version = is_fsdp1(settings) ? 2 : 1;
+  const SettingKey other = fsdp_strategy_key(other_version);
+  if (settings.source(other).kind == Source::Kind::program) {
+    refuse(settings, other, "is a setting of FSDP " + std::to_string(other_version), kVersion);
+  }
 }
 
 void add_fsdp(const Settings& settings, int world_size, ShardingSettings& result) {
@@ -176,20 +192,20 @@ void add_fsdp(const Settings& settings, int world_size, ShardingSettings& result
 }
 
 std::string settle_questionnaire_strategy(Settings& settings) {
-  if (settings.integer("fsdp_version"_key) != 1 || !settings.given(kReshard)) {
+  if (!is_fsdp1(settings) || !settings.given(kReshard)) {
     return "";
   }
   const std::string text = settings.text(kReshard);
   const Source source = settings.source(kReshard);
-  const bool has_both = settings.given("fsdp_sharding_strategy"_key);
-  if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy"_key)) {
+  const bool has_both = settings.given(kStrategy);
+  if (has_both && upper(text) == settings.choice(kStrategy)) {
     return "";  // `acclaunch config` writes both keys with the same strategy
   }
   if (parse_boolean(text) || has_both) {
     return source.where + ": fsdp_reshard_after_forward " + text +
            " has no effect with FSDP 1, which reads fsdp_sharding_strategy";
   }
-  settings.set("fsdp_sharding_strategy"_key, text, source);
+  settings.set(kStrategy, text, source);
   return source.where + ": fsdp_reshard_after_forward " + text +
          " is read as fsdp_sharding_strategy, its name with FSDP 1";
 }

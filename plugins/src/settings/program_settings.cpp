@@ -8,16 +8,6 @@
 #include "settings/variables.hpp"
 
 namespace acc::settings {
-namespace {
-
-/// Throws Error(config): "<first> <why>, but there is <second>", each with its value and place.
-[[noreturn]] void refuse(const Settings& settings, SettingKey first, std::string_view why,
-                         SettingKey second) {
-  throw Error(Errc::config, named_value(settings, first) + " " + std::string(why) +
-                                ", but there is " + named_value(settings, second));
-}
-
-}  // namespace
 
 std::string place_of(const Settings& settings, SettingKey key) {
   const Source& source = settings.source(key);
@@ -29,6 +19,11 @@ std::string place_of(const Settings& settings, SettingKey key) {
 
 std::string named_value(const Settings& settings, SettingKey key) {
   return key.text() + " " + settings.text(key) + " (" + describe(settings.source(key)) + ")";
+}
+
+void refuse(const Settings& settings, SettingKey first, std::string_view why, SettingKey second) {
+  throw Error(Errc::config, named_value(settings, first) + " " + std::string(why) +
+                                ", but there is " + named_value(settings, second));
 }
 
 std::vector<std::string> apply_program_settings(const ProgramSettings& program, Settings& settings,
@@ -51,30 +46,6 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
     lines.push_back(std::move(line));
   }
   return lines;
-}
-
-void check_contradictions(const Settings& settings, std::string_view origin) {
-  const auto by_program = [&](SettingKey key) {
-    return settings.source(key).kind == Source::Kind::program;
-  };
-  if (origin == "deepspeed" && settings.integer("zero_stage"_key) != 3) {
-    if (settings.choice("offload_param_device"_key) != "none") {
-      refuse(settings, "offload_param_device"_key, "needs zero_stage 3", "zero_stage"_key);
-    }
-    if (settings.integer("zero_hpz_partition_size"_key) > 1) {
-      refuse(settings, "zero_hpz_partition_size"_key, "needs zero_stage 3", "zero_stage"_key);
-    }
-  }
-  if (origin == "fsdp") {
-    const bool version_1 = settings.integer("fsdp_version"_key) == 1;
-    if (!version_1 && by_program("fsdp_sharding_strategy"_key)) {
-      refuse(settings, "fsdp_sharding_strategy"_key, "is a setting of FSDP 1", "fsdp_version"_key);
-    }
-    if (version_1 && by_program("fsdp_reshard_after_forward"_key)) {
-      refuse(settings, "fsdp_reshard_after_forward"_key, "is a setting of FSDP 2",
-             "fsdp_version"_key);
-    }
-  }
 }
 
 }  // namespace acc::settings

@@ -271,7 +271,11 @@ RuntimeSettings settings_from_environment(const Environment& environment,
     result.check = read_boolean(environment, kCheckVariable, settings.boolean("debug"_key));
   });
   faults.collect([&] { check_parallelism(settings); });
-  faults.collect([&] { check_contradictions(settings, result.origin); });
+  if (result.origin == "fsdp") {
+    faults.collect([&] { check_fsdp(settings); });
+  } else if (result.origin == "deepspeed") {
+    faults.collect([&] { check_deepspeed(settings); });
+  }
   faults.raise();
   result.sharding = sharding_settings(settings, result.origin, result.identity.world_size);
   for (const SettingRow& row : settings.table()) {

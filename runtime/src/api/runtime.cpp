@@ -32,9 +32,9 @@ namespace {
 
 std::string precision_in_words(const settings::ShardingSettings& sharding) {
   using settings::MixedPrecision;
-  std::string text = sharding.mixed_precision == MixedPrecision::no
-                         ? "fp32"
-                         : fmt::format("{} with fp32 master", to_string(sharding.mixed_precision));
+  std::string text = sharding.is_mixed()
+                         ? fmt::format("{} with fp32 master", to_string(sharding.mixed_precision))
+                         : "fp32";
   if (sharding.reduce_precision) {
     text +=
         fmt::format(", gradients reduced in {}", *sharding.reduce_precision == MixedPrecision::no
@@ -197,7 +197,7 @@ Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
 }
 
 int Runtime::gradient_accumulation_steps() const {
-  return std::max(1, state_->settings.sharding.gradient_accumulation_steps);
+  return state_->settings.sharding.micro_steps();
 }
 
 bool Runtime::last_micro_step(const Model& model) const {

@@ -775,7 +775,7 @@ std::set<std::string> ModelState::without_gradient() const {
 /// Reductions divide by gradient_accumulation_steps, because the number of micro-steps that will be
 /// made is not known then.
 double ModelState::mean_correction() const {
-  const int usual = std::max(1, context_.settings.sharding.gradient_accumulation_steps);
+  const int usual = context_.settings.sharding.micro_steps();
   const int made = counters_.uses.micro_steps;
   return made > 0 && made < usual ? static_cast<double>(usual) / made : 1.0;
 }
@@ -829,7 +829,7 @@ std::vector<model::BufferRecord*> ModelState::buffers() {
 /// Any unit will do: a micro-step need not use all of them.
 bool ModelState::last_micro_step() const {
   return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
-    return unit->uses().micro_steps >= context_.settings.sharding.gradient_accumulation_steps;
+    return unit->uses().micro_steps >= context_.settings.sharding.micro_steps();
   });
 }
 

@@ -26,8 +26,7 @@ FlatGradient::FlatGradient(const Context& context, Pools& pools, Counters& count
 
 GradientScaling FlatGradient::scaling() const {
   return scale_gradients(
-      context_.settings.identity.world_size,
-      std::max(1, context_.settings.sharding.gradient_accumulation_steps),
+      context_.settings.identity.world_size, context_.settings.sharding.micro_steps(),
       context_.on.shard_gradients ? layout_.precision.reduced : layout_.precision.reduced_whole);
 }
 

@@ -41,7 +41,7 @@ void check(const settings::ShardingSettings& settings, DType load) {
 PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType load,
                             settings::Device device) {
   check(settings, load);
-  const bool mixed = settings.mixed_precision != MixedPrecision::no;
+  const bool mixed = settings.is_mixed();
   PrecisionPolicy policy;
   policy.loaded = load;
   policy.gathered = mixed ? dtype_of(settings.mixed_precision) : load;

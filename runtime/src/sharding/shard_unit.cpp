@@ -84,7 +84,7 @@ void ShardUnit::check_forward() const {
   if (context_.by_rows) {
     return;
   }
-  const int micro_steps = context_.settings.sharding.gradient_accumulation_steps;
+  const int micro_steps = context_.settings.sharding.micro_steps();
   if (counters_.no_grad_depth == 0 && !uses().begins && uses().micro_steps >= micro_steps) {
     throw Error(
         Errc::invalid_argument,
@@ -211,7 +211,7 @@ void ShardUnit::trace_end() {
 /// so its gather comes behind these reductions. A unit without forwards outside of the backward has
 /// begun no micro-step.
 void ShardUnit::close_gradients() {
-  const int wanted = context_.settings.sharding.gradient_accumulation_steps;
+  const int wanted = context_.settings.sharding.micro_steps();
   const bool last = uses().micro_steps >= wanted || wanted == 1;
   context_.groups.shard->defer_posts(true);
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });

@@ -3,6 +3,7 @@
 // that the acclaunch runtime needs per rank (memory_model.hpp), and DeepSpeed's estimate.
 #include "acc/base/error.hpp"
 #include "acc/base/optimizer_sizes.hpp"
+#include "acc/settings/strategy.hpp"
 #include "commands/commands.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
@@ -198,8 +199,7 @@ constexpr std::array kOffloads = {OffloadName{Offload::none, "none"},
 /// the CPU.
 bool makes_sense(const EstimateOptions& options, const StrategyName& row,
                  const OffloadName& offload) {
-  const bool hybrid =
-      row.strategy == Strategy::hybrid_shard || row.strategy == Strategy::hybrid_shard_zero2;
+  const bool hybrid = settings::switches(row.strategy).replicate;
   return (!hybrid || options.num_local < options.num_processes) &&
          (offload.offload != Offload::all || row.offloads_weights) &&
          (options.nvme != "all" || row.offloads_weights) &&

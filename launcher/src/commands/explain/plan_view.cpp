@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/explain/plan_view.hpp"
 
+#include "acc/settings/strategy.hpp"
+
 #include <algorithm>
 
 namespace acc::launcher::commands {
@@ -91,8 +93,7 @@ std::optional<ShardGroups> shard_groups(const LaunchPlan& plan) {
   if (sharding.strategy == settings::Strategy::no_shard) {
     return ShardGroups{1, total};
   }
-  const bool hybrid = sharding.strategy == settings::Strategy::hybrid_shard ||
-                      sharding.strategy == settings::Strategy::hybrid_shard_zero2;
+  const bool hybrid = settings::switches(sharding.strategy).replicate;
   const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.layout.local_world_size;
   const int shard = hybrid ? local : total;
   return ShardGroups{shard, total / shard};

@@ -50,4 +50,10 @@ struct ACC_API DeepSpeedPlugin : TrainingFields {
   bool operator==(const DeepSpeedPlugin&) const = default;
 };
 
+/// True if the settings ask for ZeRO stage 3.
+bool is_zero3(const Settings& settings);
+
+/// Returns a notice if hpZ is asked for below stage 3, where it has no effect; else an empty text.
+std::string notice_of_unused_hpz(const Settings& settings);
+
 }  // namespace acc::settings

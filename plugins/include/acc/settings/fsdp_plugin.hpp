@@ -12,6 +12,7 @@
 
 namespace acc::settings {
 
+class SettingKey;
 class Settings;
 
 /// The FSDP settings, with the field names of Accelerate 1.15's plugin of the same name. A program
@@ -52,6 +53,12 @@ struct ACC_API FullyShardedDataParallelPlugin : TrainingFields {
 
   bool operator==(const FullyShardedDataParallelPlugin&) const = default;
 };
+
+/// True if the settings are for FSDP 1.
+bool is_fsdp1(const Settings& settings);
+
+/// Returns the setting that says what a version of FSDP, 1 or 2, shards.
+SettingKey fsdp_strategy_key(int version);
 
 /// Moves a strategy name from fsdp_reshard_after_forward to fsdp_sharding_strategy, unless that is
 /// given too. `accelerate config` stores the strategy of FSDP 1 under the first key. Returns a

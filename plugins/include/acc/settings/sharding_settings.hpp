@@ -4,6 +4,7 @@
 #include "acc/base/export.hpp"
 #include "acc/settings/training_settings.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -166,6 +167,13 @@ struct ShardingSettings {
   ScheduleChoice schedule;
   /// Features of a DeepSpeed file that this runtime lacks, as text for a message; empty: none.
   std::string unsupported;
+
+  /// True if the model computes in another type than that of its weights.
+  [[nodiscard]] bool is_mixed() const noexcept { return mixed_precision != MixedPrecision::no; }
+  /// Number of micro-steps per optimizer step, at least 1.
+  [[nodiscard]] int micro_steps() const noexcept {
+    return std::max(1, gradient_accumulation_steps);
+  }
 
   bool operator==(const ShardingSettings&) const = default;
 };

@@ -9,8 +9,7 @@ namespace acc::sharding {
 /// A step usually has one gradient per micro-step; the last place takes all further ones.
 void GradientWatch::record(const WrittenGradient& gradient, std::int64_t number, int micro_step) {
   device::Device& device = *context_.device;
-  const auto micro_steps =
-      static_cast<std::size_t>(std::max(1, context_.settings.sharding.gradient_accumulation_steps));
+  const auto micro_steps = static_cast<std::size_t>(context_.settings.sharding.micro_steps());
   if (!squares_) {
     squares_ = device.allocate(micro_steps * sizeof(double), "gradient watch");
   }
