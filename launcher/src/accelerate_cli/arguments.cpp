@@ -70,10 +70,12 @@ struct Block {
   std::string_view prefix;   ///< is added to a key …
   std::string_view present;  ///< … that does not begin with this
 };
-constexpr std::array kBlocks = {
-    Block{"fp8_config", "fp8_", "fp8"},    Block{"deepspeed_config", "", ""},
-    Block{"fsdp_config", "fsdp_", "fsdp"}, Block{"parallelism_config", "", ""},
-    Block{"mpirun_config", "", ""},        Block{"dynamo_config", "dynamo_", "dynamo_"}};
+constexpr std::array kBlocks = {Block{settings::block_of(Section::fp8), "fp8_", "fp8"},
+                                Block{settings::block_of(Section::deepspeed), "", ""},
+                                Block{settings::block_of(Section::fsdp), "fsdp_", "fsdp"},
+                                Block{settings::block_of(Section::parallelism), "", ""},
+                                Block{"mpirun_config", "", ""},
+                                Block{settings::block_of(Section::dynamo), "dynamo_", "dynamo_"}};
 /// Accelerate's list for --dynamo_backend misspells this word, so the flag rejects it.
 constexpr std::string_view kMisspelled = "torchxla_trace_once";
 /// Backends that are accepted in the file only, since the flag's list lacks them.
@@ -170,8 +172,8 @@ class Merge {
   Node& at(std::string_view key) { return arguments_[std::string(key)]; }
 
   void merge_mode() {
-    const bool by_flag = is_flag("multi_gpu") || is_flag("use_fsdp") || is_flag("use_deepspeed");
-    if (!by_flag) {
+    const auto is_given = [&](const ModeFlag& flag) { return is_flag(flag.key.name()); };
+    if (std::ranges::none_of(kModeFlags, is_given)) {
       const Node* block = root_.find("parallelism_config");
       at("use_parallelism_config") = Node::boolean(block != nullptr && !is_empty_map(*block));
     }
@@ -389,25 +391,16 @@ std::string formatted(TextFormat format, const std::string& text) {
 
 /// True if Accelerate sets the variable of this row in this mode.
 bool is_written(const SettingRow& row, const Arguments& arguments, Mode mode) {
-  const auto larger_than_1 = [&](std::string_view key) {
-    return python::number(arguments.at(std::string(key))).value_or(0.0) > 1.0;
-  };
   switch (row.section) {
     case Section::fsdp: return mode == Mode::fsdp;
     case Section::training:
     case Section::deepspeed: return mode == Mode::deepspeed;
     case Section::dynamo: return mode != Mode::deepspeed;
     case Section::parallelism:
-      if (mode == Mode::plain || !python::is_true(arguments.at("use_parallelism_config"))) {
-        return false;
-      }
-      if (row == "parallelism_config_cp_comm_strategy"_key) {
-        return larger_than_1("parallelism_config_cp_size");
-      }
-      return !(row.key.starts_with("parallelism_config_sp_seq") ||
-               row == "parallelism_config_sp_attn_implementation"_key) ||
-             larger_than_1("parallelism_config_sp_size");
-    case Section::launch: return row == "mixed_precision"_key;
+      return mode != Mode::plain && python::is_true(arguments.at("use_parallelism_config")) &&
+             (row.of_several.empty() ||
+              python::number(arguments.find(row.of_several)->second).value_or(0.0) > 1.0);
+    case Section::launch: return row.exported == Export::always;
     case Section::zero:
     case Section::fp8: return false;
   }
@@ -488,14 +481,15 @@ void check_arguments(const Arguments& arguments, const ArgumentChecks& checks, F
 
 Environment argument_variables(const Arguments& arguments, Mode mode) {
   Environment result;
-  const auto variable_of = [](settings::SettingKey key) {
-    return std::string(settings::find_setting(key.name())->environment);
-  };
   for (const SettingRow& row : settings::settings_table()) {
+    const Node& value = arguments.at(std::string(row.key));
+    if (row.exported == Export::when_true && python::is_true(value) &&
+        (mode != Mode::plain || row != "use_parallelism_config"_key)) {
+      result[std::string(row.environment)] = row.format == TextFormat::digit ? "1" : "true";
+    }
     if (row.environment.empty() || !is_written(row, arguments, mode)) {
       continue;
     }
-    const Node& value = arguments.at(std::string(row.key));
     const bool when_given = row.exported == Export::given && row.section != Section::parallelism;
     if (!when_given || value.kind != Node::Kind::null) {
       result[std::string(row.environment)] = formatted(row.format, python::str(value));
@@ -508,15 +502,6 @@ Environment argument_variables(const Arguments& arguments, Mode mode) {
   } else if (mode == Mode::plain) {
     result[kUseCpuVariable] =
         python::is_true(arguments.at("cpu")) ? "True" : python::str(arguments.at("use_cpu"));
-  }
-  if (mode != Mode::plain && python::is_true(arguments.at("use_parallelism_config"))) {
-    result[variable_of("use_parallelism_config"_key)] = "true";
-  }
-  if (python::is_true(arguments.at("debug"))) {
-    result[variable_of("debug"_key)] = "true";
-  }
-  if (python::is_true(arguments.at("enable_cpu_affinity"))) {
-    result[variable_of("enable_cpu_affinity"_key)] = "1";
   }
   if (lower(arguments.at("mixed_precision").text) == "fp8") {
     add_fp8_variables(arguments, result);

@@ -66,8 +66,7 @@ void notice_defaults(AccelerateDraft& draft, Threads threads) {
     }
   }
   if (threads.is_core_share) {
-    filled += (filled.empty() ? "" : ", ") + std::string("--num_cpu_threads_per_process ") +
-              std::to_string(threads.count);
+    filled += (filled.empty() ? "" : ", ") + flag_of(threads);
   }
   if (!filled.empty()) {
     draft.notice("defaults used: " + filled);
@@ -120,7 +119,8 @@ LaunchPlan plan_accelerate(const Flags& flags, const settings::Environment& envi
     if (draft.faults.collect([&] { device = choose_device(draft, workers, layout); })) {
       binding = draft.result_of([&] { return choose_cores(draft, device, layout); });
     }
-    if (draft.faults.collect([&] { rendezvous = read_rendezvous(draft, layout, rendezvous); })) {
+    if (draft.faults.collect(
+            [&] { rendezvous = read_rendezvous(draft, workers, layout, rendezvous); })) {
       supervision = draft.result_of([&] { return read_ending(draft, rendezvous); });
       virtual_local_rank = draft.result_of(
           [&] { return read_virtual_local_rank(draft, rendezvous, device, layout); });
@@ -144,7 +144,8 @@ LaunchPlan plan_accelerate(const Flags& flags, const settings::Environment& envi
   std::vector<std::string> command;
   PreloadPlan preload;
   if (!flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
-    command = draft.result_of([&] { return choose_command(draft, workers, device.device); });
+    command =
+        draft.result_of([&] { return choose_command(draft, workers, device.device, sharding); });
     preload = draft.result_of([&] { return choose_preload(draft, workers, command); });
   }
   draft.faults.raise();
@@ -179,11 +180,9 @@ LaunchPlan plan_accelerate(const Flags& flags, const settings::Environment& envi
                          .start = std::move(role.start),
                          .is_controlled = role.is_controlled,
                          .has_records = is_ranks || is_watched_alone,
-                         .role = draft.settings.text("role"_key),
                          .virtual_local_rank = virtual_local_rank,
                          .variables = std::move(variables),
-                         .appended_file = std::move(appended_file),
-                         .is_quiet = draft.settings.boolean("quiet"_key)});
+                         .appended_file = std::move(appended_file)});
 }
 
 }  // namespace

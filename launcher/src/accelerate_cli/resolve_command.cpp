@@ -3,6 +3,7 @@
 // deepspeed), with the arguments that Accelerate gives it. Also the checks that need the program's
 // Python.
 #include "acc/base/variables.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
@@ -31,7 +32,7 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
     mpirun = plan::find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
   }
   if (!mpirun) {
-    throw Error(Errc::not_found, draft.place("mpirun_hostfile"_key) +
+    throw Error(Errc::not_found, workers.mpirun_hosts->where +
                                      " needs mpirun or mpiexec, but PATH has neither; install an "
                                      "MPI implementation, or remove the setting");
   }
@@ -39,7 +40,7 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
   const std::string local = std::to_string(workers.num_processes / workers.num_machines);
   const std::string all = std::to_string(workers.num_processes);
-  const std::string& hosts = draft.settings.text("mpirun_hostfile"_key);
+  const std::string& hosts = workers.mpirun_hosts->value;
   std::vector<std::string> command = {mpirun->string()};
   if (is_open_mpi) {
     command.insert(command.end(),
@@ -79,9 +80,10 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
       plan::find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
   if (!tool) {
     throw Error(Errc::not_found,
-                "several machines with --use_deepspeed are started by the deepspeed command, which "
-                "is not in PATH; start acclaunch on every machine instead, with "
-                "--deepspeed_multinode_launcher standard");
+                "several machines with --" + mode_key(workers.mode).text() +
+                    " are started by the deepspeed command, which "
+                    "is not in PATH; start acclaunch on every machine instead, with "
+                    "--deepspeed_multinode_launcher standard");
   }
   const auto text = [&](settings::SettingKey key, const std::string& fallback) {
     return draft.settings.has(key) ? draft.settings.text(key) : fallback;
@@ -92,9 +94,8 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
   const auto add = [&](const std::vector<std::string>& words) {
     command.insert(command.end(), words.begin(), words.end());
   };
-  launcher == "nossh"
-      ? add({"--node_rank", std::to_string(draft.settings.integer("machine_rank"_key)), "--no_ssh"})
-      : add({"--no_local_rank", "--launcher", launcher});
+  launcher == "nossh" ? add({"--node_rank", std::to_string(workers.machine_rank), "--no_ssh"})
+                      : add({"--no_local_rank", "--launcher", launcher});
   if (draft.settings.has("deepspeed_exclusion_filter"_key)) {
     add({"--exclude", draft.settings.text("deepspeed_exclusion_filter"_key)});
   } else if (draft.settings.has("deepspeed_inclusion_filter"_key)) {
@@ -102,8 +103,8 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
   } else {
     add({"--num_gpus", std::to_string(workers.num_processes / workers.num_machines)});
   }
-  if (draft.settings.has("main_process_ip"_key)) {
-    add({"--master_addr", draft.settings.text("main_process_ip"_key)});
+  if (!workers.main.given_by.empty()) {
+    add({"--master_addr", workers.main.host});
   }
   add({"--master_port", std::to_string(workers.main.port)});
   const plan::ProgramKind kind = program_kind(draft, workers);
@@ -124,7 +125,8 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
 /// weights (utils/dataclasses.py). It uses DeepSpeed on the CPU too, but not with --cpu; its own
 /// number of processes is then 1 (PartialState), unless the program asks for the CPU. Python
 /// programs without Accelerate may shard on the CPU, so this is no fault.
-void notice_accelerate_on_cpu(AccelerateDraft& draft, const Workers& workers) {
+void notice_accelerate_on_cpu(AccelerateDraft& draft, const Workers& workers,
+                              const settings::ShardingSettings& sharding) {
   const bool shards = workers.mode == Mode::fsdp || workers.mode == Mode::deepspeed;
   if (!shards || !draft.policy.cpu_is_a_device ||
       !plan::is_for_python(draft.flags.program, program_kind(draft, workers), draft.facts)) {
@@ -144,9 +146,7 @@ void notice_accelerate_on_cpu(AccelerateDraft& draft, const Workers& workers) {
     }
     return;
   }
-  const bool stops = draft.settings.integer("fsdp_version"_key) == 1 &&
-                     (draft.settings.boolean("fsdp_sync_module_states"_key) ||
-                      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"_key));
+  const bool stops = settings::is_fsdp1(draft.settings) && sharding.sync_module_states;
   draft.notice(std::string("Accelerate does not support FSDP on the CPU: a program that uses "
                            "Accelerate ") +
                (stops ? "is rejected by its FSDP 1 plugin, which needs a GPU for "
@@ -183,9 +183,10 @@ void check_as_accelerate(AccelerateDraft& draft, Mode mode) {
 }
 
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
-                                        settings::Device device) {
+                                        settings::Device device,
+                                        const settings::ShardingSettings& sharding) {
   if (device == settings::Device::cpu && draft.settings.choice("engine"_key) == "torch") {
-    notice_accelerate_on_cpu(draft, workers);
+    notice_accelerate_on_cpu(draft, workers, sharding);
   }
   switch (workers.launcher) {
     case ProgramLauncher::ranks:

@@ -12,14 +12,13 @@ namespace {
 using settings::Device;
 
 void check_use_cpu(const AccelerateDraft& draft, Mode mode) {
-  const bool both = mode == Mode::multi_gpu && draft.settings.boolean("use_cpu"_key);
+  const bool both = mode == Mode::multi_gpu && draft.use_cpu();
   if (both && draft.policy.checks_contradictions) {
-    throw Error(Errc::config,
-                draft.place("use_cpu"_key) + " true contradicts " +
-                    (draft.settings.boolean("multi_gpu"_key)
-                         ? "--multi_gpu"
-                         : draft.file.distributed_type_where + ": distributed_type MULTI_GPU") +
-                    "; remove one of them");
+    throw Error(Errc::config, draft.place("use_cpu"_key) + " true contradicts " +
+                                  (draft.mode_flag(mode) ? "--" + mode_key(mode).text()
+                                                         : draft.file.distributed_type_where +
+                                                               ": distributed_type MULTI_GPU") +
+                                  "; remove one of them");
   }
 }
 
@@ -154,7 +153,7 @@ NumaBinding binding(const AccelerateDraft& draft) {
 }  // namespace
 
 bool asked_for_cpu(const AccelerateDraft& draft, Mode mode) {
-  const bool said = draft.cpu_flag() || draft.settings.boolean("use_cpu"_key) ||
+  const bool said = draft.cpu_flag() || draft.use_cpu() ||
                     (draft.file.distributed_type == "MULTI_CPU" && mode == Mode::plain);
   return said && (draft.policy.cpu_is_a_device || mode == Mode::plain);
 }

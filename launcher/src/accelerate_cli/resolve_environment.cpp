@@ -87,7 +87,7 @@ bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers,
 /// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).
 void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
                           Environment& environment) {
-  environment.emplace(kUseCpuVariable, draft.settings.boolean("use_cpu"_key) ? "True" : "False");
+  environment.emplace(kUseCpuVariable, draft.use_cpu() ? "True" : "False");
   if (settings::parse_boolean(environment.at(kUseCpuVariable)) == true) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";

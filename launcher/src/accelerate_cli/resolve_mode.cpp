@@ -14,14 +14,6 @@ using settings::Section;
 using settings::SettingRow;
 using settings::Source;
 
-struct ModeFlag {
-  settings::SettingKey key;
-  Mode mode;
-};
-constexpr std::array kModeFlags = {ModeFlag{"multi_gpu"_key, Mode::multi_gpu},
-                                   ModeFlag{"use_fsdp"_key, Mode::fsdp},
-                                   ModeFlag{"use_deepspeed"_key, Mode::deepspeed}};
-
 /// Throws Error(config) if two mode flags are given. --cpu counts as a mode in Accelerate; here it
 /// only excludes --multi_gpu.
 void check_mode_flags(const AccelerateDraft& draft) {
@@ -33,8 +25,7 @@ void check_mode_flags(const AccelerateDraft& draft) {
     }
     chosen = flag;
   };
-  if (draft.cpu_flag() &&
-      (draft.settings.boolean("multi_gpu"_key) || !draft.policy.cpu_is_a_device)) {
+  if (draft.cpu_flag() && (draft.mode_flag(Mode::multi_gpu) || !draft.policy.cpu_is_a_device)) {
     choose("cpu");
   }
   for (const ModeFlag& flag : kModeFlags) {
@@ -53,28 +44,23 @@ const ModeFlag* given_mode_flag(const AccelerateDraft& draft) {
 }
 
 Mode mode_of_file(const std::string& distributed_type) {
-  if (distributed_type == "FSDP") {
-    return Mode::fsdp;
-  }
-  if (distributed_type == "DEEPSPEED") {
-    return Mode::deepspeed;
-  }
-  if (distributed_type == "MULTI_GPU") {
-    return Mode::multi_gpu;
-  }
-  return Mode::plain;
+  const auto* found = std::ranges::find(kModeFlags, distributed_type, &ModeFlag::distributed_type);
+  return found == kModeFlags.end() ? Mode::plain : found->mode;
 }
 
 /// Adds a notice for each flag that has no effect in this mode.
 void notice_flags_of_other_modes(AccelerateDraft& draft, Mode mode) {
   for (const Flags::Value& value : draft.flags.values) {
     const Section section = settings::find_setting(value.key, draft.settings.table())->section;
+    const auto has_no_effect_without = [&](Mode other) {
+      return value.written + " has no effect without --" + mode_key(other).text();
+    };
     if (section == Section::fsdp && mode != Mode::fsdp) {
-      draft.notice(value.written + " has no effect without --use_fsdp");
+      draft.notice(has_no_effect_without(Mode::fsdp));
     } else if (section == Section::deepspeed && mode != Mode::deepspeed) {
-      draft.notice(value.written + " has no effect without --use_deepspeed");
+      draft.notice(has_no_effect_without(Mode::deepspeed));
     } else if (section == Section::parallelism && mode != Mode::fsdp) {
-      draft.notice(value.written + " has no effect without --use_fsdp" +
+      draft.notice(has_no_effect_without(Mode::fsdp) +
                    (mode == Mode::deepspeed
                         ? "; for hpZ set zero_hpz_partition_size in the DeepSpeed JSON file"
                         : ""));
@@ -82,10 +68,10 @@ void notice_flags_of_other_modes(AccelerateDraft& draft, Mode mode) {
       draft.notice(value.written + " has no effect without --mixed_precision fp8");
     }
   }
-  const bool fits =
-      draft.policy.checks_values ? mode == Mode::fsdp : draft.settings.boolean("use_fsdp"_key);
+  const bool fits = draft.policy.checks_values ? mode == Mode::fsdp : draft.mode_flag(Mode::fsdp);
   if (draft.settings.boolean("use_parallelism_config"_key) && !fits) {
-    throw Error(Errc::config, "--use_parallelism_config needs --use_fsdp and --fsdp_version 2");
+    throw Error(Errc::config, "--use_parallelism_config needs --" + mode_key(Mode::fsdp).text() +
+                                  " and --fsdp_version 2");
   }
 }
 

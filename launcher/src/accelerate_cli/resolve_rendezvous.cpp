@@ -59,18 +59,17 @@ RendezvousPlan meeting_point(const JobRole& role, const Workers& workers,
   return meeting;
 }
 
-RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
-                               RendezvousPlan meeting) {
+RendezvousPlan read_rendezvous(AccelerateDraft& draft, const Workers& workers,
+                               const RankLayout& layout, RendezvousPlan meeting) {
   const bool is_c10d = draft.settings.choice("rdzv_backend"_key) == "c10d";
   const bool meets = layout.num_machines > 1 && is_c10d;
   if (meets && meeting.backend != Backend::none) {
     meeting.backend = Backend::c10d;
-  } else if (is_c10d && draft.settings.given("main_process_ip"_key) && meeting.port != 0) {
-    draft.notice(plan::not_connected(draft.given("main_process_ip"_key).where,
-                                     "--num_machines 2 --min_machines 1"));
+  } else if (is_c10d && !workers.main.given_by.empty() && meeting.port != 0) {
+    draft.notice(plan::not_connected(workers.main.given_by, "--num_machines 2 --min_machines 1"));
   }
   meeting.min_machines = read_min_machines(draft, layout.num_machines, meets);
-  meeting.machine_rank_was_given = meets && draft.settings.given("machine_rank"_key);
+  meeting.machine_rank_was_given = meets && workers.machine_rank_was_given;
   const Sourced<std::string> id = torchrun_default(draft, meeting, "RDZV_ID");
   meeting.run_id = id.value.empty() ? meeting.run_id : id.value;
   meeting.local_address = torchrun_default(draft, meeting, "LOCAL_ADDR").value;
@@ -78,11 +77,7 @@ RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
 }
 
 SupervisionPlan read_ending(AccelerateDraft& draft, const RendezvousPlan& rendezvous) {
-  if (rendezvous.backend != Backend::none) {
-    plan::read_variable(draft, "shutdown_timeout"_key, plan::kTorchrunShutdownTimeout);
-  }
-  SupervisionPlan supervision = plan::read_supervision(draft);
-  supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
+  SupervisionPlan supervision = plan::read_supervision(draft, rendezvous.backend != Backend::none);
   if (const Sourced<std::string> signals = torchrun_default(draft, rendezvous, "SIGNALS_TO_HANDLE");
       !signals.value.empty()) {
     supervision.stop_signals = plan::read_signals(signals);

@@ -2,6 +2,7 @@
 // Stage `read_sharding`: FSDP and DeepSpeed settings, the DeepSpeed JSON file, and the sharding
 // that follows from them.
 #include "acc/documents/deepspeed_json.hpp"
+#include "acc/settings/deepspeed_plugin.hpp"
 #include "acc/settings/fsdp_plugin.hpp"
 #include "acc/settings/strategy.hpp"
 #include "accelerate_cli/stages.hpp"
@@ -51,18 +52,16 @@ void read_fsdp(AccelerateDraft& draft) {
                     "true, but " +
                     draft.settings.source("fsdp_sync_module_states"_key).where + " says false");
   }
-  const bool version_1 = draft.settings.integer("fsdp_version"_key) == 1;
-  if (version_1 && draft.settings.given("fsdp_reshard_after_forward"_key)) {
-    const std::string settled = draft.policy.reads_questionnaire_strategy
-                                    ? settings::settle_questionnaire_strategy(draft.settings)
-                                    : "";
-    if (!settled.empty()) {
-      draft.notice(settled);
-    }
-  } else if (!version_1 && draft.settings.given("fsdp_sharding_strategy"_key)) {
-    draft.notice(draft.settings.source("fsdp_sharding_strategy"_key).where +
-                 ": fsdp_sharding_strategy has no effect with FSDP 2, which reads "
-                 "fsdp_reshard_after_forward");
+  if (draft.policy.reads_questionnaire_strategy) {
+    draft.notice(settings::settle_questionnaire_strategy(draft.settings));
+  }
+  if (settings::is_fsdp1(draft.settings)) {
+    return;
+  }
+  if (const settings::SettingKey old = settings::fsdp_strategy_key(1); draft.settings.given(old)) {
+    draft.notice(draft.settings.source(old).where + ": " + old.text() +
+                 " has no effect with FSDP 2, which reads " +
+                 settings::fsdp_strategy_key(2).text());
   }
 }
 
@@ -100,12 +99,7 @@ void read_deepspeed_file(AccelerateDraft& draft, int num_processes) {
   const auto file = documents::apply_deepspeed_json(documents::load_document(path), num_processes,
                                                     draft.settings);
   draft.notice_all(file.notices);
-  if (draft.settings.integer("zero_hpz_partition_size"_key) > 1 &&
-      draft.settings.integer("zero_stage"_key) != 3) {
-    draft.notice(
-        draft.settings.source("zero_hpz_partition_size"_key).where +
-        ": zero_hpz_partition_size has no effect below stage 3; libacc_runtime rejects it there");
-  }
+  draft.notice(settings::notice_of_unused_hpz(draft.settings));
 }
 
 void read_deepspeed(AccelerateDraft& draft, int num_processes) {
@@ -130,8 +124,8 @@ void explain_groups(AccelerateDraft& draft, const settings::ShardingSettings& sh
     return;
   }
   const std::string name = upper(settings::to_string(sharding.strategy));
-  const bool by_size = draft.settings.choice("fsdp_sharding_strategy"_key) != name ||
-                       draft.settings.integer("fsdp_version"_key) == 2;
+  const bool by_size = draft.settings.choice(settings::fsdp_strategy_key(1)) != name ||
+                       !settings::is_fsdp1(draft.settings);
   const std::string total =
       layout.num_processes ? std::to_string(*layout.num_processes) + " " : std::string();
   if (by_size) {
@@ -164,7 +158,7 @@ settings::ShardingSettings resolve_sharding(AccelerateDraft& draft, const Worker
 settings::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
                                          const RankLayout& layout) {
   if (draft.file.has_parallelism_config && workers.mode == Mode::fsdp &&
-      !draft.settings.boolean("use_fsdp"_key)) {
+      !draft.mode_flag(Mode::fsdp)) {
     draft.settings.set("use_parallelism_config"_key, "true",
                        {Source::Kind::derived, "parallelism_config in the file"});
   }

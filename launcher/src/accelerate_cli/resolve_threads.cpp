@@ -43,7 +43,7 @@ int cores_of_one(const AccelerateDraft& draft, const Workers& workers, const Ran
 /// without a configuration file; with a file only its key counts.
 bool counts_as_use_cpu(const AccelerateDraft& draft) {
   if (!draft.config) {
-    return draft.settings.boolean("use_cpu"_key);
+    return draft.use_cpu();
   }
   const documents::Node* key = draft.config->root.find("use_cpu");
   return key != nullptr && python::is_true(*key);
@@ -92,6 +92,10 @@ Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
     return {};
   }
   return {1};
+}
+
+std::string flag_of(Threads threads) {
+  return "--num_cpu_threads_per_process " + std::to_string(threads.count);
 }
 
 }  // namespace acc::launcher::accelerate_cli

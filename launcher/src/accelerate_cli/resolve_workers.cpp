@@ -16,8 +16,9 @@ using settings::Source;
 
 MainAddress read_main_address(const AccelerateDraft& draft) {
   MainAddress main;
-  if (draft.settings.has("main_process_ip"_key)) {
-    main.host = draft.settings.text("main_process_ip"_key);
+  if (const auto given = draft.given("main_process_ip"_key); !given.value.empty()) {
+    main.host = given.value;
+    main.given_by = given.where;
   }
   if (draft.settings.has("main_process_port"_key)) {
     main.port = static_cast<std::uint16_t>(draft.settings.integer("main_process_port"_key));
@@ -36,7 +37,7 @@ int gpus_or_one(const AccelerateDraft& draft) {
   if (!draft.policy.modes_run_without_gpus) {
     return gpus;
   }
-  return draft.settings.boolean("use_cpu"_key) ? 1 : std::max(1, gpus);
+  return draft.use_cpu() ? 1 : std::max(1, gpus);
 }
 
 /// Returns the total number of workers if neither flag, job nor file gives it. Throws Error(config)
@@ -75,13 +76,14 @@ int read_num_processes(AccelerateDraft& draft, const JobRole& role, Mode mode, i
     draft.settings.set("num_processes"_key, std::to_string(std::max(1, count)),
                        {Source::Kind::derived, "GPUs of this machine, else 1"});
   }
-  const bool alone = draft.settings.boolean("multi_gpu"_key) && count < 2;
+  const bool alone = draft.mode_flag(Mode::multi_gpu) && count < 2;
   const bool counts = draft.policy.checks_values ? given
                                                  : draft.flags.find("num_processes"_key) !=
                                                        nullptr;  // else the file may say 1
   if (alone && counts) {
-    throw Error(Errc::config,
-                "--multi_gpu needs --num_processes of at least 2, got " + std::to_string(count));
+    throw Error(Errc::config, "--" + mode_key(Mode::multi_gpu).text() +
+                                  " needs --num_processes of at least 2, got " +
+                                  std::to_string(count));
   }
   if (count < 1 && mode != Mode::plain) {
     throw Error(Errc::config, "--num_processes is missing, and without GPUs there is no default");
@@ -111,7 +113,7 @@ Mode mode_by_default(const AccelerateDraft& draft, Mode mode, int num_processes)
 /// command.
 ProgramLauncher program_launcher(const AccelerateDraft& draft, const Workers& workers) {
   const bool several = workers.num_processes > 1 || workers.num_machines > 1;
-  if (workers.mode == Mode::plain && draft.settings.has("mpirun_hostfile"_key)) {
+  if (workers.mode == Mode::plain && workers.mpirun_hosts) {
     return ProgramLauncher::mpirun;
   }
   if (workers.mode == Mode::plain && (!several || !draft.policy.cpu_is_a_device)) {
@@ -126,7 +128,7 @@ ProgramLauncher program_launcher(const AccelerateDraft& draft, const Workers& wo
 
 /// Uses --num_local_processes for this machine. The total is checked again in the rendezvous, where
 /// the shares of all machines are known.
-RankLayout split_by_hand(const AccelerateDraft& draft, const Workers& workers, int machine_rank) {
+RankLayout split_by_hand(const AccelerateDraft& draft, const Workers& workers) {
   const auto local = static_cast<int>(draft.settings.integer("num_local_processes"_key));
   const int others = workers.num_processes - local;
   if (workers.num_machines == 1 ? others != 0 : others < workers.num_machines - 1) {
@@ -137,14 +139,14 @@ RankLayout split_by_hand(const AccelerateDraft& draft, const Workers& workers, i
                     (workers.num_machines == 1 ? " machine" : " machines with at least one each"));
   }
   return {.num_machines = workers.num_machines,
-          .machine_rank = machine_rank,
+          .machine_rank = workers.machine_rank,
           .num_processes = workers.num_processes,
           .local_world_size = local};
 }
 
 /// Divides the workers evenly. Throws Error(config) if this leaves a rest; in compatibility mode
 /// the total is rounded down, as torchrun's arguments are.
-RankLayout split_evenly(const AccelerateDraft& draft, const Workers& workers, int machine_rank) {
+RankLayout split_evenly(const AccelerateDraft& draft, const Workers& workers) {
   const int local = workers.num_processes / workers.num_machines;
   const bool even = workers.num_processes % workers.num_machines == 0;
   if (local < 1 || (!even && draft.policy.checks_counts)) {
@@ -156,14 +158,14 @@ RankLayout split_evenly(const AccelerateDraft& draft, const Workers& workers, in
                     "--num_local_processes on each");
   }
   return {.num_machines = workers.num_machines,
-          .machine_rank = machine_rank,
+          .machine_rank = workers.machine_rank,
           .num_processes = local * workers.num_machines,
           .local_world_size = local};
 }
 
 /// Returns the workers that acclaunch starts on this machine and in the job.
 RankLayout split_processes(const AccelerateDraft& draft, const JobRole& role,
-                           const Workers& workers, int machine_rank) {
+                           const Workers& workers) {
   if (workers.launcher != ProgramLauncher::ranks) {
     return {};
   }
@@ -175,15 +177,16 @@ RankLayout split_processes(const AccelerateDraft& draft, const JobRole& role,
             .rank_slot = role.own_rank->slot};
   }
   if (draft.settings.has("num_local_processes"_key)) {
-    return split_by_hand(draft, workers, machine_rank);
+    return split_by_hand(draft, workers);
   }
   if (!role.local_sizes.empty()) {
-    return {.num_machines = workers.num_machines,
-            .machine_rank = machine_rank,
-            .num_processes = workers.num_processes,
-            .local_world_size = role.local_sizes.at(static_cast<std::size_t>(machine_rank))};
+    return {
+        .num_machines = workers.num_machines,
+        .machine_rank = workers.machine_rank,
+        .num_processes = workers.num_processes,
+        .local_world_size = role.local_sizes.at(static_cast<std::size_t>(workers.machine_rank))};
   }
-  return split_evenly(draft, workers, machine_rank);
+  return split_evenly(draft, workers);
 }
 
 /// True if machine_rank identifies this machine. A rank in a file for one machine does not count if
@@ -195,38 +198,37 @@ bool knows_machine_rank(const AccelerateDraft& draft) {
          (!draft.policy.checks_counts || rank >= machines || rank == Source::Kind::job);
 }
 
-void check_machine_rank(const AccelerateDraft& draft, int num_machines, int machine_rank) {
-  if (machine_rank >= num_machines) {
-    throw Error(Errc::config, draft.place("machine_rank"_key) + " " + std::to_string(machine_rank) +
-                                  " must be below " + draft.place("num_machines"_key) + " " +
-                                  std::to_string(num_machines));
+void check_machine_rank(const AccelerateDraft& draft, const Workers& workers) {
+  if (workers.machine_rank >= workers.num_machines) {
+    throw Error(Errc::config, draft.place("machine_rank"_key) + " " +
+                                  std::to_string(workers.machine_rank) + " must be below " +
+                                  draft.place("num_machines"_key) + " " +
+                                  std::to_string(workers.num_machines));
   }
 }
 
 /// Checks what several machines need to meet: the address, and with the static rendezvous the rank.
 /// The message contains the command to run on each machine.
-void check_address_of_ranks(const AccelerateDraft& draft, const Workers& workers,
-                            int machine_rank) {
+void check_address_of_ranks(const AccelerateDraft& draft, const Workers& workers) {
   Faults faults;
   const bool needs_rank =
       draft.settings.choice("rdzv_backend"_key) == "static" && !knows_machine_rank(draft);
-  if (needs_rank || !draft.settings.has("main_process_ip"_key)) {
-    const std::string address = draft.settings.has("main_process_ip"_key)
-                                    ? draft.settings.text("main_process_ip"_key)
-                                    : draft.facts.hostname;
-    faults.add(
-        draft.place("num_machines"_key) + " " + std::to_string(workers.num_machines) + " needs " +
-        (!needs_rank                                 ? "--main_process_ip"
-         : draft.settings.has("main_process_ip"_key) ? "--machine_rank"
-                                                     : "--machine_rank and --main_process_ip") +
-        "; with this machine as machine 0, run" +
-        plan::machines_hint(draft.flags, workers.num_machines, address, workers.main.port));
+  const bool has_address = !workers.main.given_by.empty();
+  if (needs_rank || !has_address) {
+    const std::string address = has_address ? workers.main.host : draft.facts.hostname;
+    faults.add(draft.place("num_machines"_key) + " " + std::to_string(workers.num_machines) +
+               " needs " +
+               (!needs_rank   ? "--main_process_ip"
+                : has_address ? "--machine_rank"
+                              : "--machine_rank and --main_process_ip") +
+               "; with this machine as machine 0, run" +
+               plan::machines_hint(draft.flags, workers.num_machines, address, workers.main.port));
   }
   faults.collect([&] {
     plan::check_port_is_known(workers.main.port, workers.num_machines,
                               {"0", draft.place("main_process_port"_key)});
   });
-  faults.collect([&] { check_machine_rank(draft, workers.num_machines, machine_rank); });
+  faults.collect([&] { check_machine_rank(draft, workers); });
   faults.raise();
 }
 
@@ -240,12 +242,10 @@ void check_address_of_one_process(const AccelerateDraft& draft, int num_machines
   }
 }
 
-void check_machines(const AccelerateDraft& draft, const JobRole& role, const Workers& workers,
-                    int machine_rank) {
+void check_machines(const AccelerateDraft& draft, const JobRole& role, const Workers& workers) {
   const bool several = workers.num_machines > 1 || (role.own_rank && workers.num_processes > 1);
   if (workers.launcher == ProgramLauncher::ranks) {
-    several ? check_address_of_ranks(draft, workers, machine_rank)
-            : check_machine_rank(draft, workers.num_machines, machine_rank);
+    several ? check_address_of_ranks(draft, workers) : check_machine_rank(draft, workers);
   } else if (several && workers.launcher != ProgramLauncher::deepspeed) {
     check_address_of_one_process(draft, workers.num_machines);
   }
@@ -258,6 +258,13 @@ Workers count_workers(AccelerateDraft& draft, const JobRole& role, Mode mode) {
   workers.num_machines = static_cast<int>(draft.settings.integer("num_machines"_key));
   workers.num_processes = read_num_processes(draft, role, mode, workers.num_machines);
   workers.main = read_main_address(draft);
+  workers.machine_rank_was_given = draft.settings.given("machine_rank"_key);
+  if (workers.num_machines > 1 || draft.policy.checks_counts) {
+    workers.machine_rank = static_cast<int>(draft.settings.integer("machine_rank"_key));
+  }
+  if (constexpr auto kHosts = "mpirun_hostfile"_key; draft.settings.has(kHosts)) {
+    workers.mpirun_hosts = {draft.settings.text(kHosts), draft.place(kHosts)};
+  }
   workers.mode = role.own_rank ? mode : mode_by_default(draft, mode, workers.num_processes);
   workers.launcher = role.own_rank ? ProgramLauncher::ranks : program_launcher(draft, workers);
   return workers;
@@ -265,13 +272,10 @@ Workers count_workers(AccelerateDraft& draft, const JobRole& role, Mode mode) {
 
 RankLayout split_workers(const AccelerateDraft& draft, const JobRole& role,
                          const Workers& workers) {
-  const bool ignores_rank = workers.num_machines == 1 && !draft.policy.checks_counts;
-  const int machine_rank =
-      ignores_rank ? 0 : static_cast<int>(draft.settings.integer("machine_rank"_key));
   RankLayout started;
   Faults faults;
-  faults.collect([&] { check_machines(draft, role, workers, machine_rank); });
-  faults.collect([&] { started = split_processes(draft, role, workers, machine_rank); });
+  faults.collect([&] { check_machines(draft, role, workers); });
+  faults.collect([&] { started = split_processes(draft, role, workers); });
   faults.raise();
   return started;
 }

@@ -40,6 +40,7 @@ struct JobRole {
 struct MainAddress {
   std::string host = "127.0.0.1";
   std::uint16_t port = 29500;   ///< torchrun's default
+  std::string given_by;         ///< flag, variable or place that gives the host; empty: none does
   bool port_was_given = false;  ///< as RendezvousPlan::port_was_given
 };
 
@@ -52,6 +53,9 @@ struct Workers {
   Mode mode = Mode::plain;  ///< the chosen one, or Accelerate's default for several GPUs
   ProgramLauncher launcher = ProgramLauncher::ranks;
   MainAddress main{};
+  int machine_rank = 0;
+  bool machine_rank_was_given = false;
+  std::optional<Sourced<std::string>> mpirun_hosts{};  ///< host file, if mpirun starts the workers
 };
 
 /// Device of the workers.
@@ -82,6 +86,10 @@ struct AccelerateDraft : plan::Draft {
 
   /// True if --cpu (or --use_cpu) is given as a flag.
   [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu"_key) != nullptr; }
+  /// The same, also if the file says so.
+  [[nodiscard]] bool use_cpu() const { return settings.boolean("use_cpu"_key); }
+  /// True if the flag for a mode is given.
+  [[nodiscard]] bool mode_flag(Mode mode) const { return settings.boolean(mode_key(mode)); }
 };
 
 // The stages of planning, in order. A stage is a function over the draft and the results of earlier
@@ -110,8 +118,8 @@ Binding choose_cores(AccelerateDraft& draft, const DeviceChoice& device, const R
 /// Returns where the machines meet, as far as it follows from the workers.
 RendezvousPlan meeting_point(const JobRole& role, const Workers& workers, const RankLayout& layout);
 /// Adds rendezvous options and --min_machines to `meeting`.
-RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
-                               RendezvousPlan meeting);
+RendezvousPlan read_rendezvous(AccelerateDraft& draft, const Workers& workers,
+                               const RankLayout& layout, RendezvousPlan meeting);
 /// Reads how workers are restarted and stopped. `rendezvous` tells whether acclaunch starts ranks.
 SupervisionPlan read_ending(AccelerateDraft& draft, const RendezvousPlan& rendezvous);
 /// True if each worker is local rank 0 with a GPU of its own.
@@ -125,7 +133,8 @@ settings::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& 
                                          const RankLayout& layout);
 /// Builds the command line.
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
-                                        settings::Device device);
+                                        settings::Device device,
+                                        const settings::ShardingSettings& sharding);
 /// Reads which modules one process imports for all workers. Throws Error(config) if acclaunch does
 /// not start the workers itself.
 PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
@@ -135,6 +144,8 @@ void check_as_accelerate(AccelerateDraft& draft, Mode mode);
 /// Chooses the number of threads.
 Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
                        const RankLayout& layout, settings::Device device, const Binding& binding);
+/// Returns the flag, with its value, that asks for these threads.
+std::string flag_of(Threads threads);
 /// Builds the workers' variables.
 settings::Environment build_environment(const AccelerateDraft& draft, const Workers& workers,
                                         const DeviceChoice& device, Threads threads);

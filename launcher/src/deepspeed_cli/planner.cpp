@@ -253,7 +253,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const settings::Environment& envir
   const RankLayout layout = find_this_machine(draft, job, remote_launcher);
   if (starts_machines(draft, job, remote_launcher)) {
     RendezvousPlan rendezvous = read_rendezvous(draft, job, remote_launcher);
-    SupervisionPlan supervision = plan::read_supervision(draft);
+    SupervisionPlan supervision = plan::read_supervision(draft, false);
     RemoteLaunchPlan start = plan_start(draft, job.hosts, rendezvous);
     return plan::finished(std::move(draft), {.identity = Identity::deepspeed,
                                              .layout = layout,
@@ -267,7 +267,8 @@ LaunchPlan plan_deepspeed(const Flags& flags, const settings::Environment& envir
   check_slots(draft, job, this_host);
   RendezvousPlan rendezvous =
       draft.result_of([&] { return read_rendezvous(draft, job, remote_launcher); });
-  SupervisionPlan supervision = draft.result_of([&] { return plan::read_supervision(draft); });
+  SupervisionPlan supervision =
+      draft.result_of([&] { return plan::read_supervision(draft, false); });
   OutputPlan output =
       draft.result_of([&] { return read_rank_logs(draft, rendezvous.run_id, layout); });
   WorkerVariables variables = {.set = read_environment_files(draft),
@@ -303,8 +304,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const settings::Environment& envir
                                            .is_controlled = remote_launcher != nullptr &&
                                                             host::is_controlled(environment),
                                            .variables = std::move(workers.variables),
-                                           .file_settings = std::move(file_settings),
-                                           .is_quiet = draft.settings.boolean("quiet"_key)});
+                                           .file_settings = std::move(file_settings)});
 }
 
 }  // namespace

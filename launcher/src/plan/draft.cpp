@@ -21,6 +21,12 @@ namespace acc::launcher::plan {
 using settings::SettingRow;
 using settings::Source;
 
+void Draft::notice(std::string line) {
+  if (!line.empty()) {
+    notices.push_back(std::move(line));
+  }
+}
+
 void Draft::notice_all(const std::vector<std::string>& lines) {
   notices.insert(notices.end(), lines.begin(), lines.end());
 }
@@ -28,6 +34,10 @@ void Draft::notice_all(const std::vector<std::string>& lines) {
 Sourced<std::string> Draft::given(settings::SettingKey key) const {
   const std::string& where = settings.source(key).where;
   return {settings.text(key), where.empty() ? "--" + key.text() : where};
+}
+
+bool Draft::knows(settings::SettingKey key) const {
+  return settings::find_setting(key.name(), settings.table()) != nullptr;
 }
 
 std::string Draft::place(settings::SettingKey key) const {
@@ -89,14 +99,21 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
 
 }  // namespace
 
-SupervisionPlan read_supervision(Draft& draft) {
+SupervisionPlan read_supervision(Draft& draft, bool is_torchrun) {
+  if (is_torchrun) {
+    draft.faults.collect(
+        [&] { read_variable(draft, "shutdown_timeout"_key, "PET_SHUTDOWN_TIMEOUT"); });
+  }
   read_variable(draft, "shutdown_timeout"_key, std::string(host::variables.shutdown_timeout.name));
   read_variable(draft, "stuck_timeout"_key, std::string(host::variables.stuck_timeout.name));
   const auto seconds = [&](settings::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
   const bool is_elastic = draft.settings.integer("elastic_replicas"_key) > 0;
-  return {.rejoins = is_elastic || draft.settings.boolean("rejoin"_key),
+  const bool has_restarts = draft.knows("max_restarts"_key);
+  return {.max_restarts =
+              has_restarts ? static_cast<int>(draft.settings.integer("max_restarts"_key)) : 0,
+          .rejoins = is_elastic || draft.settings.boolean("rejoin"_key),
           .elastic_replicas = is_elastic,
           .restart_backoff = seconds("restart_backoff"_key),
           .time_limit = seconds("timeout"_key),
@@ -424,6 +441,10 @@ LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   for (std::string* address : {&plan.rendezvous.address, &plan.rendezvous.local_address}) {
     *address = without_brackets(*address);
   }
+  if (draft.knows("role"_key)) {
+    plan.role = draft.settings.text("role"_key);
+  }
+  plan.is_quiet = draft.knows("quiet"_key) && draft.settings.boolean("quiet"_key);
   read_log(draft, plan.variables);
   plan.working_directory = draft.facts.working_directory.string();
   plan.gpus = draft.facts.gpu;

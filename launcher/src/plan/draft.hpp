@@ -43,12 +43,16 @@ struct Draft {
   std::vector<std::string> notices;
   settings::Faults faults;  ///< at first those of the command line
 
-  void notice(std::string line) { notices.push_back(std::move(line)); }
+  /// Adds a line, unless it is empty.
+  void notice(std::string line);
   void notice_all(const std::vector<std::string>& lines);
 
   /// Returns the value of a setting with its origin: the flag or variable that it came from, or the
   /// flag that would set it.
   [[nodiscard]] Sourced<std::string> given(settings::SettingKey key) const;
+
+  /// True if the front end has this setting.
+  [[nodiscard]] bool knows(settings::SettingKey key) const;
 
   /// Returns the origin of a setting for messages: `c.yaml:3: zero_stage`, or a flag or variable.
   [[nodiscard]] std::string place(settings::SettingKey key) const;
@@ -76,13 +80,11 @@ void read_engine(Draft& draft);
 /// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
 void read_variable(Draft& draft, settings::SettingKey key, const std::string& name);
 
-/// torchrun's variable for the shutdown timeout. It is read before that of torch itself, by front
-/// ends whose original starts workers with torchrun.
-inline constexpr const char* kTorchrunShutdownTimeout = "PET_SHUTDOWN_TIMEOUT";
-
-/// Reads how workers are stopped and watched, and which rank reads standard input, from the
-/// settings, else from torch's variables. Restarts and signals are not settings of all front ends.
-SupervisionPlan read_supervision(Draft& draft);
+/// Reads how workers are restarted, stopped and watched, and which rank reads standard input, from
+/// the settings, else from torch's variables. is_torchrun: the original of the front end starts
+/// these workers with torchrun, whose variable for the shutdown timeout is read first. Signals are
+/// not settings of all front ends.
+SupervisionPlan read_supervision(Draft& draft, bool is_torchrun);
 
 /// Sets the times of `rendezvous` from the setting rdzv_conf, by its backend.
 void read_rendezvous_conf(Draft& draft, int num_machines, RendezvousPlan& rendezvous);

@@ -241,9 +241,8 @@ LaunchPlan plan_torchrun(const Flags& flags, const settings::Environment& enviro
   plan::Draft draft(flags, environment, facts, torchrun_front_end().table);
   read_variables(draft);
   plan::read_flags(draft);
-  draft.faults.collect(
-      [&] { plan::read_variable(draft, "shutdown_timeout"_key, plan::kTorchrunShutdownTimeout); });
-  SupervisionPlan supervision = draft.result_of([&] { return plan::read_supervision(draft); });
+  SupervisionPlan supervision =
+      draft.result_of([&] { return plan::read_supervision(draft, true); });
   draft.faults.raise();
   const auto place = cluster::find_job_environment(environment, facts);
 
@@ -261,7 +260,6 @@ LaunchPlan plan_torchrun(const Flags& flags, const settings::Environment& enviro
       [&] { plan::read_rendezvous_conf(draft, machines.most, meeting.rendezvous); });
   OutputPlan output =
       draft.result_of([&] { return plan::read_output(draft, meeting.rendezvous.run_id, layout); });
-  supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
   supervision.stop_signals =
       draft.result_of([&] { return plan::read_signals(draft.given("signals_to_handle"_key)); });
   const bool virtual_local_rank =
@@ -296,7 +294,6 @@ LaunchPlan plan_torchrun(const Flags& flags, const settings::Environment& enviro
                                            .supervision = std::move(supervision),
                                            .output = std::move(output),
                                            .manager = place ? place->manager : JobManager{},
-                                           .role = draft.settings.text("role"_key),
                                            .virtual_local_rank = virtual_local_rank,
                                            .variables = std::move(inherited.variables)});
 }
