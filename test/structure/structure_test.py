@@ -42,8 +42,7 @@ MAY_READ_VARIABLES = {"plugins/src/base/variables.cpp", "plugins/src/base/librar
 SETTING_ROWS = "plugins/include/acc/settings/setting_rows.hpp"
 FLAG_ROWS = "launcher/include/acc/launcher/setting_keys.hpp"
 # Files that may name a setting of the runtime, and a flag of the launcher: its row, its fields, and its use. The
-# numbers of those that more files name may only fall. Most of these are keys of Accelerate's configuration file, which
-# the reading, the questionnaire, the conversion and the advice to users name; others are used in several places.
+# numbers of those that more files name may only fall.
 MAX_FILES_OF_SETTING = 4
 # Names settings in advice to users, as keys of recordings, and as flags that it passes on; it reads none. Libraries
 # below the settings have words of their own.
@@ -54,23 +53,37 @@ ACCELERATE_KEYS = ("launcher/src/accelerate_cli/", "launcher/src/commands/config
 # Commands have options of their own, some with the names of flags of a launch.
 OWN_OPTIONS = "launcher/src/commands/"
 MAX_FILES_OF_FLAG = 3
+# Why more files name some of them. questions.cpp has a row for each question of Accelerate's questionnaire;
+# arguments.cpp reproduces the code of Accelerate's launcher, which names its arguments one by one.
 MORE_FILES_OF_SETTING = {
-    "allgather_bucket_size": 5, "fsdp_cpu_ram_efficient_loading": 7, "fsdp_reshard_after_forward": 10,
-    "fsdp_sharding_strategy": 10, "fsdp_state_dict_type": 5, "fsdp_sync_module_states": 6,
-    "fsdp_transformer_layer_cls_to_wrap": 5, "fsdp_version": 15, "gradient_accumulation_steps": 14,
-    "gradient_clipping": 6, "memory_checkpoint_every": 5, "mixed_precision": 25, "offload_optimizer_device": 5,
-    "offload_optimizer_nvme_path": 7, "offload_param_device": 6, "offload_param_nvme_path": 7, "overlap_comm": 6,
-    "parallelism_config_dp_replicate_size": 5, "parallelism_config_dp_shard_size": 7, "save_async": 5,
-    "zero3_init_flag": 6, "zero3_save_16bit_model": 6, "zero_hpz_partition_size": 11, "zero_stage": 11,
+    # Row, field, member, one use, and its question or the remark about its loss.
+    "fsdp_cpu_ram_efficient_loading": 5, "fsdp_state_dict_type": 5, "fsdp_sync_module_states": 5,
+    "offload_optimizer_device": 5, "offload_param_device": 5, "parallelism_config_dp_replicate_size": 5,
+    "zero3_init_flag": 6, "zero3_save_16bit_model": 5, "gradient_clipping": 6, "zero_stage": 6,
+    "parallelism_config_dp_shard_size": 7, "offload_optimizer_nvme_path": 7, "offload_param_nvme_path": 7,
+    # FSDP and DeepSpeed differ by it: both write it, and several messages advise to change it.
+    "fsdp_version": 9, "zero_hpz_partition_size": 9, "gradient_accumulation_steps": 8, "mixed_precision": 23,
+    # Two mechanisms of the engine obey it.
+    "allgather_bucket_size": 5, "overlap_comm": 6,
+    # Also an option of estimate-memory.
+    "memory_checkpoint_every": 5, "save_async": 5,
 }
 MORE_FILES_OF_FLAG = {
-    "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 6, "gpu_ids": 4, "hostfile": 4, "launcher": 4,
-    "log_format": 4, "log_level": 4, "machine_rank": 11, "main_process_ip": 10, "main_process_port": 6,
-    "master_addr": 4, "master_port": 4, "max_restarts": 4, "module": 5, "mpirun_hostfile": 6, "multi_gpu": 5,
-    "no_python": 6, "no_ssh": 4, "node_rank": 5, "num_cpu_threads_per_process": 4, "num_machines": 10,
-    "num_processes": 12, "numa_binding": 4, "preload": 5, "quiet": 4, "rdzv_backend": 8, "redirects": 4, "role": 4,
-    "same_network": 4, "secure": 4, "shutdown_timeout": 5, "status_port": 6, "use_cpu": 10, "use_deepspeed": 7,
-    "use_fsdp": 7, "use_parallelism_config": 5,
+    # Placing of machines and workers: read from the job manager, hostfile and arguments, and part of the commands
+    # that messages advise to run.
+    "machine_rank": 7, "main_process_ip": 9, "main_process_port": 6, "num_machines": 8, "num_processes": 11,
+    "rdzv_backend": 6, "use_cpu": 8,
+    # Questions of Accelerate's questionnaire, and headings of --help that name the flag of the mode.
+    "debug": 4, "gpu_ids": 4, "use_deepspeed": 4, "use_fsdp": 4, "use_parallelism_config": 5,
+    # resolve_command.cpp writes the command line of the deepspeed command, which has flags of these names.
+    "hostfile": 4, "launcher": 4, "master_addr": 4, "master_port": 4, "module": 5, "no_python": 6, "no_ssh": 4,
+    "node_rank": 5,
+    # own_variables.hpp describes the variable with the same meaning; main.cpp needs the log before there is a plan.
+    "log_format": 4, "log_level": 4, "secure": 4,
+    # Different flags of this name: of Accelerate and torchrun.
+    "numa_binding": 4,
+    # Messages that name it are printed where the error occurs.
+    "preload": 5, "redirects": 4, "status_port": 6,
 }
 
 
