@@ -426,17 +426,15 @@ def _writing(save):
             torch_save(obj, records, *arguments, **keywords)
             save.write_later(f, lambda path: records.write_to(path, open_writer))
 
-    def save_tensors(original):
-        def save_file(tensors, filename, metadata=None):
-            if not save.takes(filename):
+    def save_tensors(tensors, filename, metadata=None):
+        original = originals[accelerate, "safe_save_file"]
+        if not save.takes(filename):
+            return original(tensors, filename, metadata)
+        with save.noting():
+            if not save.is_beside:
                 return original(tensors, filename, metadata)
-            with save.noting():
-                if not save.is_beside:
-                    return original(tensors, filename, metadata)
-                copies = _memory.copies(tensors)
-                save.write_later(filename, lambda path: original(copies, path, metadata))
-
-        return save_file
+            copies = _memory.copies(tensors)
+            save.write_later(filename, lambda path: original(copies, path, metadata))
 
     def save_sharded(state_dict, *, storage_writer=None, planner=None, **keywords):
         original = originals[checkpoint, "save"]
@@ -452,9 +450,9 @@ def _writing(save):
             save.writes.append(lambda: _write_sharded(save, copies, storage_writer, planner))
 
     replaced = {(torch, "save"): save_object}
-    for module in map(sys.modules.get, ("accelerate.utils.other", "transformers.modeling_utils")):
-        if hasattr(module, "safe_save_file"):
-            replaced[module, "safe_save_file"] = save_tensors(module.safe_save_file)
+    accelerate = sys.modules.get("accelerate.utils.other")
+    if accelerate is not None:
+        replaced[accelerate, "safe_save_file"] = save_tensors
     if save.is_beside:  # else torch DCP itself tells all ranks of a mistake
         replaced |= {(torch.serialization, "_open_zipfile_writer"): lambda target: target if isinstance(
             target, _staging.Records) else open_writer(target), (checkpoint, "save"): save_sharded}
@@ -585,8 +583,7 @@ def serve_trainer(module):
 
         setattr(*rotating, lambda *each, **named: later.append((each, named)))
         try:
-            # Files of the folder are sent to the hub in it.
-            with saving(folder, folder, at_once=self.args.push_to_hub) as begun:
+            with saving(folder, folder) as begun:
                 with begun.noting():
                     if self.args.should_save:
                         os.makedirs(folder, exist_ok=True)

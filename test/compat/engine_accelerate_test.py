@@ -18,8 +18,7 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-SAVED_BESIDE = (  # with --save_async
-    "version 2", "version 1, loaded by rank 0", "version 1, hybrid", "ZeRO 2", "ZeRO 3")
+SAVED_BESIDE = ("version 2", "version 1, loaded by rank 0", "ZeRO 2", "ZeRO 3")  # with --save_async
 DEADLINE = 240  # seconds; far more than a busy machine needs
 SECTION = """distributed_type: FSDP
 use_cpu: true
