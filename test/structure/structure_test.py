@@ -71,7 +71,7 @@ MORE_FILES_OF_SETTING = {
 MORE_FILES_OF_FLAG = {
     # Placing of machines and workers: read from the job manager, hostfile and arguments, and part of the commands
     # that messages advise to run.
-    "machine_rank": 7, "main_process_ip": 9, "main_process_port": 6, "num_machines": 8, "num_processes": 11,
+    "machine_rank": 7, "main_process_ip": 8, "main_process_port": 6, "num_machines": 8, "num_processes": 11,
     "rdzv_backend": 6, "use_cpu": 8,
     # Questions of Accelerate's questionnaire, and headings of --help that name the flag of the mode.
     "debug": 4, "gpu_ids": 4, "use_deepspeed": 4, "use_fsdp": 4, "use_parallelism_config": 5,
