@@ -754,8 +754,9 @@ SCHEDULES = (
 )
 
 
-def configured(_):
-    """Ten steps with each optimizer of a configuration; rates and betas of 30 steps with each schedule."""
+def configured(folder):
+    """Ten steps with each optimizer of a configuration; rates and betas of 30 steps with each schedule, also of those
+    that are resumed in the middle."""
     torch._dynamo.config.disable = True  # DeepSpeed compiles Muon
     for stage, (kind, values, reference) in zip(itertools.cycle((1, 2, 3)), CONFIGURED):
         each_step = {"gradient_accumulation_steps": 1}
@@ -798,12 +799,25 @@ def configured(_):
         config = {"optimizer": ADAM["optimizer"], "scheduler": {"type": kind, "params": values},
                   "gradient_accumulation_steps": 1}
         trials = [Trial(engine, 2, **config) for engine in (OURS, THEIRS)]
-        for trial in trials:
-            trial.train(2)
-            for _ in range(28):
+
+        def rates(trial, steps):
+            for _ in range(steps):
                 trial.schedule.step()
                 trial.note(*trial.engine.get_lr(), *trial.engine.optimizer.param_groups[0]["betas"])
+
+        for trial in trials:
+            trial.train(2)
+            rates(trial, 28)
         expect_equal(("schedule", kind, values), trials[0].found, trials[1].found, 1e-6)
+        for steps in (5, 13):  # made before a checkpoint
+            saved, resumed = (Trial(OURS, 2, **config) for _ in range(2))
+            saved.train(2)
+            rates(saved, steps)
+            saved.engine.save_checkpoint(f"{folder}/{kind}", tag=f"{steps}")
+            resumed.engine.load_checkpoint(f"{folder}/{kind}", tag=f"{steps}")
+            resumed.note(*resumed.engine.get_lr(), *resumed.engine.optimizer.param_groups[0]["betas"])
+            rates(resumed, 28 - steps)
+            expect_equal(("schedule resumed", kind, values), resumed.found, trials[0].found[-len(resumed.found):], 0)
     for kind in ("OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD", "CPUAdam",
                  "FusedAdam"):
         config = {"optimizer": {"type": kind, "params": {"lr": 1e-2}}}
