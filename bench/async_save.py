@@ -15,8 +15,8 @@ made meanwhile, as a factor of the time of a step without a save. The CPU time o
 whole process meanwhile, less that of as many steps) are steady on a machine that does other work too; where all cores
 are busy, a save delays the training by its CPU time. "of CPU" is the stall as a part of the save in CPU time of the
 thread that trains. For acclaunch also the stall of a snapshot in memory (memory_checkpoint_every), and the time of a
-step with one after each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as torch asks
-for, and its state dict is made as for dcp.save. Prints lines of JSON, then a table.
+step with one after each. Values are medians of the rounds on rank 0. dcp.async_save has a process group of its own, as
+torch asks for, and its state dict is made as for dcp.save. Prints lines of JSON, then a table.
 """
 import collections
 import json
