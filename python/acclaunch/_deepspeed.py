@@ -360,9 +360,7 @@ class RowOptimizer(ZeROOptimizer):
 
     def state_in_memory(self):
         """For snapshots: of this rank's rows. Not collective."""
-        state = self.optimizer.state_dict()
-        state["state"] = {key: dict(each) for key, each in state["state"].items()}  # read from a file
-        return {"optimizer": state, "loss_scaler": vars(self.loss_scaler)}
+        return {"optimizer": self.optimizer.state_dict(), "loss_scaler": vars(self.loss_scaler)}
 
     def load_state_in_memory(self, state):
         groups, states = self.param_groups, self.optimizer.state

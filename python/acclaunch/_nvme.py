@@ -128,6 +128,12 @@ class FileState(collections.abc.MutableMapping):
         return dict, (dict(self),)
 
 
+def _in_memory(_, state_dict):
+    """Makes the states of an optimizer's state dict those of one without a file."""
+    state_dict["state"] = {key: dict(value) if isinstance(value, FileState) else value
+                           for key, value in state_dict["state"].items()}
+
+
 class _Piece(collections.namedtuple("_Piece", "offset nbytes parameters")):
     """Parameters whose states follow each other in the file, in whole pages."""
 
@@ -190,6 +196,7 @@ class FileStates:
         self.numbers = {each: number for number, piece in enumerate(self.pieces) for each in piece.parameters}
         self.buffers = [_pages(max((each.nbytes for each in self.pieces), default=0)) for _ in range(2)]
         self._adopt()
+        optimizer.register_state_dict_post_hook(_in_memory)
 
     def keep(self, parameter, state):
         """Makes `state` that of a parameter."""

@@ -1011,6 +1011,11 @@ def nvme(folder):
         kept, filed = map(contents, trials)
         assert kept.keys() == filed.keys() and len(kept) > 20
         assert all(torch.equal(kept[name], value) for name, value in filed.items())
+        for trial in trials:  # a state dict is in memory, and goes back into the file
+            own = trial.optimizer.optimizer
+            own.load_state_dict(own.state_dict())
+            trial.train(2)
+        expect_equal(("nvme", stage, "loaded"), trials[1].found, trials[0].found, 0)
         weight = trials[1].net.head.weight
         key = next(iter(trials[1].optimizer.files.states[weight].places))
         dict(_deepspeed._safe_functions())["safe_set_full_optimizer_state"](weight, torch.ones(weight.shape), key)
