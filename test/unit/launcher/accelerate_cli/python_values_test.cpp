@@ -28,7 +28,7 @@ TEST_CASE("PyYAML's value of a word, and str() of it") {
            Case{"'0'", "0", true, true, std::nullopt},
            Case{"0", "0", false, false, 0.0},
            Case{"+7", "7", false, true, 7.0},
-           Case{"010", "8", false, true, 8.0},
+           Case{"07", "7", false, true, 7.0},
            Case{"1_000", "1000", false, true, 1000.0},
            Case{"'1_000'", "1_000", true, true, std::nullopt},
            Case{"0x10", "16", false, true, 16.0},
