@@ -907,8 +907,8 @@ TEST_CASE(
       {"OneCycle", acc::schedule_of(cycle)},
       {"LRRangeTest", acc::schedule_of(range)}};
   for (const auto& [name, schedule] : schedules) {
-    CAPTURE(name);
     const std::string checkpoint = (folder.path() / name).string();
+    CAPTURE(checkpoint);
     const Outcome unbroken =
         run(job_of(Strategy::full_shard, 4, 2), {schedule, checkpoint, 0, 6, groups, false});
     run(job_of(Strategy::full_shard, 4, 2), {schedule, checkpoint, 0, 3, groups, true});
