@@ -11,11 +11,7 @@ import sys
 
 from acclaunch import _save_async
 from acclaunch._imports import call_after_imports, optimizers
-from acclaunch._library import InvalidArgumentError, NotSupportedError, lacks, refuse, say
-
-
-def _keeps_snapshots():
-    return os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") not in ("", "0")
+from acclaunch._library import InvalidArgumentError, NotSupportedError, lacks, memory_checkpoint_every, refuse, say
 
 
 def _watch_optimizers(module):
@@ -28,7 +24,7 @@ def _watch_optimizers(module):
         optimizers.add(self)
 
     module.Optimizer.__init__ = init
-    if _keeps_snapshots():
+    if memory_checkpoint_every():
         module.register_optimizer_step_pre_hook(_require_snapshots)
 
 
@@ -216,7 +212,7 @@ def _serve_bitsandbytes(module):
 def _serve_trainer(module):
     """module: transformers.trainer."""
     _save_async.serve_trainer(module)
-    if _keeps_snapshots():
+    if memory_checkpoint_every():
         from acclaunch import _trainer
         _trainer.serve(module)
 

@@ -106,6 +106,11 @@ class InternalError(Error):
     status = "internal"
 
 
+def memory_checkpoint_every():
+    """The setting of this name: steps between snapshots in memory; 0 without them."""
+    return int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
+
+
 def say(line):
     """Writes a line for the user."""
     print(f"acclaunch: {line}", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from acclaunch._library import (AccConnectionError, AccTimeoutError, CollectiveError, ConfigError, Error,
-                                PeerLostError, library, sized)
+                                PeerLostError, library, memory_checkpoint_every, sized)
 
 _log = logging.getLogger("acclaunch")
 _GOES_ON, _LOST, _LAST, _ENDED = range(4)  # acc_epoch_state
@@ -387,7 +387,7 @@ def install():
     global membership
     program, membership = _Program(), _Membership(path)
     membership.enter()
-    if membership.is_elastic and os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY", "0") in ("", "0"):
+    if membership.is_elastic and not memory_checkpoint_every():
         raise ConfigError("elastic_replicas needs snapshots in memory: set memory_checkpoint_every")
     _meet_in_epoch(membership)
     program.hook = sys.excepthook = functools.partial(_begin_again, membership, program, sys.excepthook)

@@ -28,7 +28,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
-from acclaunch._library import ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError, say
+from acclaunch._library import (ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError,
+                                memory_checkpoint_every, say)
 from acclaunch._parameters import aligned
 from acclaunch._rejoin import elastic
 from acclaunch._rows import local_of, of_all_ranks
@@ -357,7 +358,7 @@ class Snapshots:
                                        "agree: initialize it before (programs of acclaunch.torch keep their state by "
                                        "CheckpointSeries.keep_in_memory)")
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
-        self.every = int(os.environ.get("ACC_MEMORY_CHECKPOINT_EVERY") or 0)
+        self.every = memory_checkpoint_every()
         self.membership = elastic()
         # The ranks of a machine, if all machines have as many: the next one has copies of their snapshots. Of replicas
         # each machine has the same.
