@@ -50,7 +50,7 @@ class Save:
         self.commits = {}  # of at_end, by folder
         self.hides, self.hidden = False, None  # another name that the folder has until then
         self.done, self.mistake, self.error = threading.Event(), "", None
-        self.meetings, self.parted, self.uses_group = 0, False, False
+        self.meetings, self.parted, self.uses_group, self.raised = 0, False, False, False
         # Kept, since the program may destroy its process group before the end.
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.store = dist.distributed_c10d._get_default_store() if self.ranks > 1 else None
@@ -162,10 +162,9 @@ class Save:
         """The program's part has raised this error, perhaps without collectives in which others wait: tells them, and
         does not wait."""
         self.drop()
+        self.mistake, self.raised, self.uses_group = self._named(error), True, False
         with contextlib.suppress(Exception):
-            self._tell("made", self._named(error))
-            self._remove()
-            self._tell("removed", self._named(error))
+            self._tell("made", self.mistake)
 
     def _show(self):
         """After the commits of all ranks, which are in the hidden folder."""
@@ -184,6 +183,7 @@ class Save:
                 if not self.mistake:
                     self.agree(moment, self._called(function)[1])
             if self.mistake:
+                self._await_all(self._part_of_store("made"))  # ranks may still make files in the folder
                 self._remove()
                 self.agree("removed", self.mistake)
         except Exception as error:  # noqa: BLE001: of the store, whose host may have ended
@@ -204,16 +204,22 @@ class Save:
         if self.error is not None:
             raise self.error
 
+    def _part_of_store(self, moment):
+        """The part of the job's store for a moment; None if there is one rank."""
+        return self.store and dist.PrefixStore(f"acc/save_async/{self.number}/{moment}", self.store)
+
     def _tell(self, moment, mistake):
-        """Tells the other ranks that this one has come to the moment. Returns the part of the job's store for it;
-        None if there is one rank."""
-        if self.store is None:
-            return None
-        store = dist.PrefixStore(f"acc/save_async/{self.number}/{moment}", self.store)
-        if mistake:
+        """Tells the other ranks that this one has come to the moment. Returns the part of the store for it."""
+        store = self._part_of_store(moment)
+        if store and mistake:
             store.set("mistake", mistake)
-        store.add("ranks", 1)
+        if store:
+            store.add("ranks", 1)
         return store
+
+    def _await_all(self, store, or_mistake=False):
+        if store:
+            _await(lambda: store.add("ranks", 0) >= self.ranks or or_mistake and store.check(["mistake"]))
 
     def agree(self, moment, mistake):
         """Waits until all ranks have called it, or one has failed to make its files; `self.mistake` is one of theirs
@@ -221,10 +227,8 @@ class Save:
         have left some out."""
         self.mistake = mistake
         store = self._tell(moment, mistake)
-        if store is None:
-            return
-        _await(lambda: store.add("ranks", 0) >= self.ranks or moment == "made" and store.check(["mistake"]))
-        if store.check(["mistake"]):
+        self._await_all(store, or_mistake=moment == "made")
+        if store and store.check(["mistake"]):
             self.mistake = store.get("mistake").decode()
 
     def combine(self, function, combine):
@@ -240,7 +244,7 @@ class Save:
 
     def _exchanged(self, own, combine):
         """(part, mistake) of this rank of what rank 0 combines."""
-        store = self.store and dist.PrefixStore(f"acc/save_async/{self.number}/meeting{self.meetings}", self.store)
+        store = self._part_of_store(f"meeting{self.meetings}")
         if self.rank:
             _give(store, f"of{self.rank}", own)
             return self._take(store, f"for{self.rank}")
@@ -255,7 +259,7 @@ class Save:
 
     def _take(self, store, key):
         """The value that another rank gives. Raises if a rank has come to the end without."""
-        end = dist.PrefixStore(f"acc/save_async/{self.number}/written", self.store)
+        end = self._part_of_store("written")
         _await(lambda: store.check([key]) or end.check(["mistake"]))
         if not store.check([key]):
             raise _OfAnotherRank(end.get("mistake").decode())
@@ -318,7 +322,7 @@ def saving(name, folder, at_once=False):
     torch.save, safetensors and torch DCP are to write to the folder in it is copied, and a thread begins to write it at
     its end. Yields the Save; in a context within another one that of the other. A file that cannot be made, and an
     error of the program, fail the save on all ranks. Collective."""
-    global _saving, _in_flight, _made, was_used
+    global _saving, _made, was_used
     if _saving is not None:
         yield _saving
         return
@@ -332,10 +336,17 @@ def saving(name, folder, at_once=False):
             _memory.synchronize()
     except BaseException as error:
         save.give_up(error)
+        _go_on(save)
         raise
     finally:
         _saving = None
     save.end()
+    _go_on(save)
+
+
+def _go_on(save):
+    """The part of a Save that a thread does."""
+    global _in_flight
     if save.is_beside:
         _in_flight = save
         threading.Thread(target=save.run, name="acc save_async", daemon=True).start()
@@ -470,12 +481,12 @@ def wait(at_exit=False):
     """Waits for the save in flight. Rank 0 says if there is no checkpoint, which ends no training."""
     global _in_flight
     save, _in_flight = _in_flight, None
-    if save is None:
+    if save is None or at_exit and save.raised:  # others may wait for this rank
         return
     if at_exit and save.rank == 0 and not save.done.wait(2):
         say(f"waiting for the save of {save.name}")
     save.done.wait()
-    if save.mistake and save.rank == 0:
+    if save.mistake and save.rank == 0 and not save.raised:
         say(f"save_async: {save.name} was not saved: {save.mistake}")
 
 

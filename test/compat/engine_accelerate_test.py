@@ -177,6 +177,8 @@ def train(folder):
         def state_dict(self):
             if accelerator.process_index == 1 and failing == "object":
                 raise OSError("no object")
+            if accelerator.process_index == 0 and failing:
+                _save_async._saving._part_of_store("made").wait(["mistake"])
             return {}
 
         def load_state_dict(self, state):
@@ -201,14 +203,24 @@ def train(folder):
                 failing = ""
 
     def fail_to_save():
-        """The other rank learns of it: by an error, or where it is beside the training by a line."""
+        """The other rank learns of it: by an error, or where it is beside the training by a line. Nothing is removed
+        while it makes files."""
         is_beside, rank = os.environ.get("ACC_SAVE_ASYNC") == "true", accelerator.process_index
+        remove = _save_async.Save._remove
+
+        def remove_checked(save):
+            made.append(save._part_of_store("made").add("ranks", 0))
+            remove(save)
+
         for place in ("object", "file"):
-            raised = failed(place)
+            made = []
+            with mock.patch.object(_save_async.Save, "_remove", remove_checked):
+                raised = failed(place)
+                _save_async.wait()
+            assert made == [2] * is_beside, made
             told = f"CollectiveError: {folder}/{place} was not saved: rank 1: no {place}"
             own = None if is_beside and place == "file" else f"OSError: no {place}"
             assert raised == (own if rank == 1 else None if is_beside else told), (place, raised)
-            _save_async.wait()
         accelerator.wait_for_everyone()
         assert not is_beside or not {"object", "file"}.intersection(os.listdir(folder)), os.listdir(folder)
 
