@@ -80,8 +80,7 @@ def serve(module):
         prepared = prepare(self, *arguments, **keywords)
         self._acc_kept = None
         for what, is_given in (("--elastic_replicas", _rejoin.elastic() is not None),
-                               ("auto_find_batch_size", self.args.auto_find_batch_size),
-                               ("DeepSpeed", self.is_deepspeed_enabled)):
+                               ("auto_find_batch_size", self.args.auto_find_batch_size)):
             if is_given:
                 refuse(f"memory_checkpoint_every with Trainer and {what}")
         if snapshots.made and not _trained:

@@ -39,6 +39,8 @@ CASES = {
 CASES["transformers, deepspeed"] = ([], [(0, "deepspeed 3", "backward"), (1, "fsdp 4", "save")])
 CASES["transformers in memory, fsdp"] = ([], [(1, "fsdp 1", "forward"), (0, "fsdp 3", "save"),
                                               (1, "fsdp 4", "snapshot"), (0, "fsdp 6", "backward")])
+CASES["transformers in memory, deepspeed"] = ([], [(1, "deepspeed 1", "forward"), (0, "deepspeed 3", "save"),
+                                                   (1, "deepspeed 4", "snapshot"), (0, "deepspeed 6", "backward")])
 # Accelerate's own plugin of DeepSpeed needs transformers.
 for package, words in (("deepspeed", ("deepspeed",)), ("transformers", ("transformers", "accelerate, deepspeed"))):
     if importlib.util.find_spec(package) is None:
