@@ -25,6 +25,7 @@ class _Progress:
         self.trainer = trainer
         self.loaded = None  # until the first epoch begins
         self.random = None  # numbers of the loaded snapshot
+        self.begun = None  # those at the begin of the epoch, from which a sampler may draw its order
         self.ended = self.kept = 0  # the step that ends an epoch; the last one of a snapshot
 
     def _callbacks(self):
@@ -38,10 +39,10 @@ class _Progress:
                                      if name not in self._OWN}),
                 "callbacks": json.dumps([each.state()["attributes"] for each in self._callbacks()]),
                 "sums": {name: getattr(self.trainer, name) for name in self._SUMS},
-                "loss": self.trainer._tr_loss.detach()}
+                "loss": self.trainer._tr_loss.detach(), "begun": self.begun}
 
     def load_state_dict(self, state):
-        self.loaded = state
+        self.loaded, self.begun = state, state["begun"]
         for name, value in json.loads(state["state"]).items():
             setattr(self.trainer.state, name, value)
         for each, attributes in zip(self._callbacks(), json.loads(state["callbacks"]), strict=True):
@@ -107,14 +108,18 @@ def serve(module):
         if kept is None:
             return run(self, **keywords)
         progress.begin()
-        if progress.random is not None:
-            each = keywords["num_update_steps_per_epoch"]
-            if keywords["epoch"] < progress.kept // each:
-                return None
-            if keywords["epoch"] == progress.kept // each:
-                keywords |= {
-                    "resume_from_checkpoint": _IN_MEMORY, "epochs_trained": keywords["epoch"],
-                    "steps_trained_in_current_epoch": progress.kept % each * self.args.gradient_accumulation_steps}
+        epoch, steps = divmod(progress.kept, keywords["num_update_steps_per_epoch"])
+        if progress.random is None or keywords["epoch"] > epoch:
+            progress.begun = kept.random.state_dict()
+        elif keywords["epoch"] < epoch:
+            return None
+        else:
+            keywords |= {"resume_from_checkpoint": _IN_MEMORY, "epochs_trained": epoch,
+                         "steps_trained_in_current_epoch": steps * self.args.gradient_accumulation_steps}
+            if steps == 0:
+                progress.begun = progress.random
+            elif not self.args.ignore_data_skip:
+                kept.random.load_state_dict(progress.begun)
         return run(self, **keywords)
 
     @functools.wraps(load_random)

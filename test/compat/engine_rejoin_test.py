@@ -339,8 +339,10 @@ def train_in_memory(folder, killer, section):
 
     watch_snapshots(killer)
     (folder / section).mkdir(exist_ok=True)
+    # A sampler that draws from the random numbers of the process, and one that knows its order by the epoch.
+    sampling = {"deepspeed": "group_by_length", "fsdp": "random"}[section]
     trainer = trainer_of(folder, killer, section, 1, save_steps=3, eval_strategy="steps", eval_steps=2,
-                         metric_for_best_model="loss")
+                         metric_for_best_model="loss", train_sampling_strategy=sampling)
     stop = transformers.EarlyStoppingCallback(STEPS)
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder / section))
