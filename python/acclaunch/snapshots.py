@@ -26,7 +26,7 @@ import zlib
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from acclaunch._library import (ConfigError, InvalidArgumentError, NotSupportedError, PeerLostError,
                                 memory_checkpoint_every, say)
@@ -40,11 +40,9 @@ _TENSOR = "acc.tensor"
 made = False  # True when the program has made Snapshots
 
 
-def _mesh_of(tensor):
-    """What identifies the mesh and the placements of a DTensor; where the number of replicas may change, without it."""
-    mesh = tensor.device_mesh
-    return [mesh.mesh.tolist() if elastic() is None else mesh.shape[-1], list(mesh.mesh_dim_names or ()),
-            [repr(each) for each in tensor.placements]]
+def _name_of(mesh):
+    """What identifies a mesh; where the number of replicas may change, without it."""
+    return [mesh.mesh.tolist() if elastic() is None else mesh.shape[-1], list(mesh.mesh_dim_names or ())]
 
 
 def _mapped(function, value):
@@ -56,7 +54,33 @@ def _mapped(function, value):
     return function(value)
 
 
-def _packed(state, tensors):
+class _Meshes:
+    """Those of DTensors, and their placements, by descriptions that bytes can hold."""
+
+    def __init__(self, tensors):
+        found = [each for each in tensors if isinstance(each, DTensor)]
+        self.meshes = {repr(_name_of(each.device_mesh)): each.device_mesh for each in found}
+        self.placements = {repr(each): each for each in [Replicate(), Partial(), Partial("avg"), *map(Shard, range(8)),
+                                                         *(one for each in found for one in each.placements)]}
+
+    def described(self, tensor):
+        """Raises InvalidArgumentError for a tensor that could not be made again."""
+        mesh, placements = _name_of(tensor.device_mesh), [repr(each) for each in tensor.placements]
+        if repr(mesh) not in self.meshes or not self.placements.keys() >= set(placements):
+            raise InvalidArgumentError(f"a tensor has the mesh {mesh} and the placements {', '.join(placements)}, and "
+                                       "no parameter has")
+        return [list(tensor.shape), list(tensor.stride()), mesh, placements]
+
+    def made(self, tensor, described):
+        """The DTensor of these local values."""
+        shape, stride, mesh, placements = described
+        if repr(mesh) not in self.meshes:
+            raise ConfigError(f"the snapshot has a tensor on the mesh {mesh}, on which no parameter is now")
+        return DTensor.from_local(tensor, self.meshes[repr(mesh)], [self.placements[each] for each in placements],
+                                  run_check=False, shape=torch.Size(shape), stride=tuple(stride))
+
+
+def _packed(state, tensors, meshes):
     """The state with numbers of the tensors in their place, which are appended to `tensors`: of DTensors this rank's
     parts."""
     def pack(value):
@@ -64,27 +88,20 @@ def _packed(state, tensors):
             return value
         made = {_TENSOR: len(tensors)}
         if isinstance(value, DTensor):
-            made["sharded"] = [list(value.shape), list(value.stride()), *_mesh_of(value)]
+            made["sharded"] = meshes.described(value)
             value = value._local_tensor
         tensors.append(value.detach())
         return made
     return _mapped(pack, state)
 
 
-def _unpacked(packed, tensors, places):
-    """The reverse. tensors: copies of what was stored; places: mesh and placements of DTensors by their description."""
+def _unpacked(packed, tensors, meshes):
+    """The reverse. tensors: copies of what was stored."""
     def unpack(value):
         if not isinstance(value, dict):
             return value
         tensor = tensors[value[_TENSOR]]
-        if "sharded" not in value:
-            return tensor
-        shape, stride, *place = value["sharded"]
-        if repr(place) not in places:
-            raise ConfigError(f"the snapshot has a tensor on the mesh {place}, on which no parameter is now")
-        mesh, placements = places[repr(place)]
-        return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=torch.Size(shape),
-                                  stride=tuple(stride))
+        return meshes.made(tensor, value["sharded"]) if "sharded" in value else tensor
     return _mapped(unpack, packed)
 
 
@@ -396,9 +413,9 @@ class Snapshots:
                 return None
         return memory
 
-    def _parameters(self):
-        return [each for state in self.objects.values() if isinstance(state, _ModuleState)
-                for each in state.module.parameters()]
+    def _meshes(self):
+        return _Meshes(each for state in self.objects.values() if isinstance(state, _ModuleState)
+                       for each in state.tensors().values())
 
     def keep(self, step):
         """Copies the states if `step`, the number of steps made, is a multiple of memory_checkpoint_every. All ranks
@@ -415,11 +432,13 @@ class Snapshots:
         return kept
 
     def _keep(self, step):
-        tensors = []
-        packed = {name: _packed(each.state_dict(), tensors) for name, each in self.objects.items()}
-        for name, each in packed.items():
+        tensors, packed = [], {}
+        states = {name: each.state_dict() for name, each in self.objects.items()}
+        meshes = self._meshes()  # now that no parameter is whole
+        for name, each in states.items():
             try:
-                from_bytes(to_bytes(each))
+                packed[name] = _packed(each, tensors, meshes)
+                from_bytes(to_bytes(packed[name]))
             except Exception as error:
                 raise InvalidArgumentError(f"Snapshots: the state of {name} cannot be kept: tensors, numbers, strings, "
                                            f"bytes, dicts, lists and tuples of them can ({error})") from error
@@ -511,14 +530,13 @@ class Snapshots:
         if step is None:
             return loaded or 0
         packed, tensors = self._read(made, holders)
-        places = {repr(_mesh_of(each)): (each.device_mesh, each.placements) for each in self._parameters()
-                  if isinstance(each, DTensor)}
+        meshes = self._meshes()
         if list(packed) != list(self.objects):
             raise ConfigError(f"the snapshot is of {', '.join(packed)}, and the program names "
                               f"{', '.join(self.objects)}")
         for name, each in self.objects.items():
             if each is not self.random or self.copies or self.rank not in holders:  # else those of another rank
-                each.load_state_dict(_unpacked(packed[name], tensors, places))
+                each.load_state_dict(_unpacked(packed[name], tensors, meshes))
         if holders:
             self._keep(step)  # each machine has its part before the next one can be lost
         return step

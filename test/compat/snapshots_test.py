@@ -66,10 +66,20 @@ def train_with_accelerate():
 
     from acclaunch.snapshots import Snapshots
 
+    class Normed(torch.optim.Optimizer):
+        """Its state is placed in another way than the parameters, as that of transformers' Adafactor."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                mean, state = parameter.grad.square().mean(), self.state[parameter]
+                state["mean"] = 0.9 * state["mean"] + 0.1 * mean if state else mean
+                parameter.sub_(1e-2 * parameter.grad / state["mean"].sqrt())
+
     torch.manual_seed(3)
     accelerator = Accelerator()
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = Normed(model.parameters(), {"lr": 1e-2})
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     # The generator: the beginning of an epoch draws a random number.
     loader = DataLoader(TensorDataset(torch.randn(4 * STEPS, 3)), batch_size=2, generator=torch.Generator())
