@@ -288,7 +288,7 @@ def use_python(package, trained="torch"):
 
 def trained_by_engine():
     """What train_engine.py trains with the packages that there are."""
-    return [each for each in ("torch", "deepspeed", "accelerate 1")
+    return [each for each in ("torch", "deepspeed", "accelerate 1", "accelerate 2")
             if importlib.util.find_spec(each.split()[0]) is not None]
 
 

@@ -95,7 +95,7 @@ class ByAccelerate(ByTorch):
         from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
         self.accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(
-            fsdp_version=version, auto_wrap_policy="size_based_wrap", min_num_params=SIZE * SIZE,
+            fsdp_version=version, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Linear"],
             cpu_ram_efficient_loading=False, state_dict_type="SHARDED_STATE_DICT"))
         self.net, self.optimizer = self.accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
         self.objects = {"net": self.net, "optimizer": self.optimizer}
