@@ -41,6 +41,8 @@ CASES["transformers in memory, fsdp"] = ([], [(1, "fsdp 1", "forward"), (0, "fsd
                                               (1, "fsdp 4", "snapshot"), (0, "fsdp 6", "backward")])
 CASES["transformers in memory, deepspeed"] = ([], [(1, "deepspeed 1", "forward"), (0, "deepspeed 3", "save"),
                                                    (1, "deepspeed 4", "snapshot"), (0, "deepspeed 6", "backward")])
+CASES["transformers in memory, fsdp1"] = ([], [(1, "fsdp1 1", "forward"), (0, "fsdp1 4", "snapshot"),
+                                               (1, "fsdp1 6", "backward")])
 # Accelerate's own plugin of DeepSpeed needs transformers.
 for package, words in (("deepspeed", ("deepspeed",)), ("transformers", ("transformers", "accelerate, deepspeed"))):
     if importlib.util.find_spec(package) is None:
@@ -264,7 +266,8 @@ def trainer_of(folder, killer, section, repeated, **arguments):
     settings = {"deepspeed": {"deepspeed": {
         "zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}},
-        "fsdp": {"fsdp": "full_shard", "fsdp_config": {"version": 2, "cpu_ram_efficient_loading": False}}}[section]
+        **{each: {"fsdp": "full_shard", "fsdp_config": {"version": version, "cpu_ram_efficient_loading": False}}
+           for each, version in (("fsdp", 2), ("fsdp1", 1))}}[section]
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -340,7 +343,7 @@ def train_in_memory(folder, killer, section):
     watch_snapshots(killer)
     (folder / section).mkdir(exist_ok=True)
     # A sampler that draws from the random numbers of the process, and one that knows its order by the epoch.
-    sampling = {"deepspeed": "group_by_length", "fsdp": "random"}[section]
+    sampling = "group_by_length" if section == "deepspeed" else "random"
     trainer = trainer_of(folder, killer, section, 1, save_steps=3, eval_strategy="steps", eval_steps=2,
                          metric_for_best_model="loss", train_sampling_strategy=sampling)
     stop = transformers.EarlyStoppingCallback(STEPS)

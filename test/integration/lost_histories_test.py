@@ -109,12 +109,14 @@ class History:
         # One that has taken part stays: a job without machines is over.
         spared = [each for each in present if any(other in self.settled for other in present if other != each)]
         kinds = ["worker"] * 2 + ["machine"] * 2 * bool(spared) \
-            + ["join"] * 3 * (len(present) < self.count + self.spares) + ["moment"] * 4 * bool(self.moments)
+            + ["join"] * 3 * (len(present) < self.count + self.spares) \
+            + ["moment"] * 4 * bool(self.moments and (spared or not self.is_elastic))
         kind = self.draw.choice(kinds)
         if kind == "join":
             return self.join()
         if kind == "moment":
-            return self.lose_in(self.draw.choice(self.moments), self.draw.choice(["worker", "machine"]))
+            moment, kind = self.draw.choice(self.moments), self.draw.choice(["worker", "machine"])
+            return self.lose_in(moment, "worker" if self.is_elastic and MOMENTS[moment] == "machine" else kind)
         return self.lose(kind, self.draw.choice(spared if kind == "machine" else present))
 
     def lose(self, kind, victim):
