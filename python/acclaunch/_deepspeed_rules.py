@@ -22,6 +22,7 @@ class DeepSpeedLion(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         loss = closure() if closure is not None else None
+        _rows.distribute_states(self)
         for group in self.param_groups:
             one, two = group["betas"]
             for parameter in group["params"]:
@@ -50,6 +51,7 @@ class DeepSpeedLamb(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         loss = closure() if closure is not None else None
+        _rows.distribute_states(self)
         found = [(group, parameter, self._direction(group, parameter)) for group in self.param_groups
                  for parameter in group["params"] if parameter.grad is not None]
         if not found:

@@ -50,8 +50,8 @@ def _refuse_other_rules(optimizer):
 
 def _before_step(optimizer, *_):
     _refuse_other_rules(optimizer)
-    if isinstance(optimizer, _MUON):
-        _rows.distribute_states(optimizer, ("momentum_buffer",))
+    if type(optimizer) in OPTIMIZERS or isinstance(optimizer, _MUON):
+        _rows.distribute_states(optimizer)
     numbers = set()
     kept = optimizer._params if isinstance(optimizer, torch.optim.LBFGS) else ()  # it does not look into its groups
     parameters = [*itertools.chain(*(group["params"] for group in optimizer.param_groups), kept)]
@@ -78,8 +78,8 @@ def _on_locals(cls, step):
         given = signature.bind_partial(self, *arguments, **keywords).arguments
         if type(self) is cls and given.get("closure") is None:
             with as_plain():
+                _before_step(self)
                 if _is_plain(self):
-                    _before_step(self)
                     with Locals(self):
                         return step(self, *arguments, **keywords)
         return step(self, *arguments, **keywords)

@@ -137,8 +137,9 @@ def norm_over_ranks(own, norm_type, mesh):
     return torch.linalg.vector_norm(torch.stack(every), norm_type, dim=0)
 
 
-# States that have one value for a parameter, also for one without dimensions.
-_SINGLE = {"step", "mu_product", "eta", "mu"}
+# States that have one value for a parameter, also for one without dimensions, and tables and scales of bitsandbytes,
+# whose length may be that of a parameter.
+_SINGLE = {"step", "mu_product", "eta", "mu", "qmap1", "qmap2", "absmax1", "absmax2"}
 
 
 def is_elementwise(key, value, like):
@@ -146,12 +147,14 @@ def is_elementwise(key, value, like):
     return isinstance(value, torch.Tensor) and value.shape == like.shape and key not in _SINGLE
 
 
-def distribute_states(optimizer, keys):
-    """Makes rows of the states with these keys that a program has given an optimizer as whole tensors, as by the state
-    dict of one that is not sharded."""
+def distribute_states(optimizer, keys=None):
+    """Makes rows of the states that a program has given an optimizer as whole tensors, as by the state dict of one that
+    is not sharded. keys: of states with a value for each element; default all but those known as single values."""
     for parameter, state in optimizer.state.items():
-        for key in keys:
-            if key in state:
+        if not isinstance(state, dict):  # in a file, which has rows
+            continue
+        for key in state if keys is None else state.keys() & keys:
+            if is_elementwise(key, state[key], parameter):
                 state[key] = distributed(state[key], parameter)
 
 

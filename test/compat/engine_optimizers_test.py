@@ -149,9 +149,7 @@ def whole(tensor):
 def gather_states(optimizer):
     """As load_state_dict of the states of an optimizer that is not sharded."""
     for state in optimizer.state.values():
-        for key in ("momentum_buffer",) if type(optimizer).__name__ == "Muon" else ("state1", "state2"):
-            if key in state:
-                state[key] = whole(state[key]).clone()
+        state.update({key: whole(value).clone() for key, value in state.items() if hasattr(value, "full_tensor")})
 
 
 def trained(cls, options, sharded, kind=Net):
