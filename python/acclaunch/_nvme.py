@@ -207,11 +207,13 @@ class FileStates:
         self.optimizer.state[parameter] = state if filed is None else filed
 
     def _adopt(self):
-        """Moves to the file what the program has given the optimizer."""
+        """Moves to the file what the program has given the optimizer, of parameters that it has not removed."""
+        members = {each for group in self.optimizer.param_groups for each in group["params"]}
         for parameter, filed in self.states.items():
             given = self.optimizer.state.get(parameter, {})
-            if given is not filed:
+            if given is not filed and (given or parameter in members):
                 self.keep(parameter, given)
+        _rows.distribute_states(self.optimizer)
 
     # ---- the step
 

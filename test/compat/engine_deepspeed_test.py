@@ -1016,6 +1016,18 @@ def nvme(folder):
             own.load_state_dict(own.state_dict())
             trial.train(2)
         expect_equal(("nvme", stage, "loaded"), trials[1].found, trials[0].found, 0)
+        for trial in trials:  # a parameter is removed; others are trained from now on, with states that are given whole
+            own, later = trial.optimizer.optimizer, [*trial.net.frozen.requires_grad_(True).parameters()]
+            own.state.pop(own.param_groups[0]["params"].pop())
+            own.param_groups[0]["params"] += later
+            trial.train(2)
+            for each in later:
+                own.state[each].update({key: _deepspeed._whole_of(value) for key, value in own.state[each].items()
+                                        if isinstance(value, DTensor)})
+            trial.train(2)
+            own.load_state_dict(own.state_dict())
+            trial.train(2)
+        expect_equal(("nvme", stage, "others"), trials[1].found, trials[0].found, 0)
         weight = trials[1].net.head.weight
         key = next(iter(trials[1].optimizer.files.states[weight].places))
         dict(_deepspeed._safe_functions())["safe_set_full_optimizer_state"](weight, torch.ones(weight.shape), key)
