@@ -133,7 +133,7 @@ def page(site):
     jobs = re.findall(r"Submitted batch job (\d+)", running.text())
     check(len(jobs) == lines.count("\nsbatch "), running.text())
     wait_until(lambda: not site.slurm.ask(["squeue", "--noheader", "--job=" + ",".join(jobs)]), "the page's jobs",
-               limit_s=300, failure=lambda what: AssertionError(f"{what}\n{site.slurm.ask(['squeue'])}"))
+               failure=lambda what: AssertionError(f"{what}\n{site.slurm.ask(['squeue'])}"))
     outputs = {path.name: path.read_text() for path in work.glob("*.out")}
     check(len(outputs) == len(jobs) + 3, f"one output per run, four of the array: {list(outputs)}")
     for name, output in outputs.items():
