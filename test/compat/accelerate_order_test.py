@@ -245,7 +245,7 @@ def main():
         worker = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload",
                                  "torch", os.path.abspath(__file__), folder],
                                 env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
-                                capture_output=True, text=True, timeout=300)
+                                capture_output=True, text=True, timeout=900)
     assert worker.returncode == 0, worker.stdout + worker.stderr
     assert worker.stdout.count("continued") == 2, worker.stdout
 

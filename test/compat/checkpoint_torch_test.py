@@ -39,7 +39,7 @@ def run(command, ranks, *flags):
     environment |= {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
     launched = [ACCLAUNCH, "--cpu", "--num_processes", str(ranks), *flags, *command]
     done = subprocess.run(launched, env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=240)
+                          stderr=subprocess.PIPE, text=True, timeout=900)
     assert done.returncode == 0, f"{launched}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -16,7 +16,7 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))
     sys.exit(77)
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-DEADLINE = 240  # seconds; far more than a busy machine needs
+DEADLINE = 900  # seconds; far more than a busy machine needs
 SIZE = 70
 ENGINE = ["--engine", "acc", "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "NO_WRAP",
           "--fsdp_state_dict_type", "SHARDED_STATE_DICT"]

@@ -35,7 +35,7 @@ def run(folder, commands):
     """Runs launchers, each as a separate machine, and returns their output."""
     env = {**os.environ, "PYTHON_EXEC": sys.executable, "ACC_SIMULATE_GPUS": "0", "HOME": folder}
     jobs = [subprocess.Popen(c, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) for c in commands]
-    texts = [job.communicate(timeout=240)[0] for job in jobs]
+    texts = [job.communicate(timeout=900)[0] for job in jobs]
     assert all(job.returncode == 0 for job in jobs), texts
     return texts
 

@@ -19,7 +19,7 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 SAVED_BESIDE = ("version 2", "version 1, loaded by rank 0", "ZeRO 2", "ZeRO 3")  # with --save_async
-DEADLINE = 240  # seconds; far more than a busy machine needs
+DEADLINE = 900  # seconds; far more than a busy machine needs
 SECTION = """distributed_type: FSDP
 use_cpu: true
 num_processes: 2

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import types
 
-DEADLINE = 240  # seconds; far more than a busy machine needs
+DEADLINE = 900  # seconds; far more than a busy machine needs
 
 
 def work(how):

@@ -291,7 +291,7 @@ def main():
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
                                   "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
                                   "OMP_NUM_THREADS": "1"},  # no threads of numpy in a process that forks
-                capture_output=True, text=True, timeout=290)
+                capture_output=True, text=True, timeout=900)
             assert run.returncode == 0 and run.stdout.count("served") == ranks, run.stdout + run.stderr
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 ACCLAUNCH, SOURCE = sys.argv[1], Path(sys.argv[2]).absolute()
-DEADLINE = 240
+DEADLINE = 900
 PROGRAM = """
 import os, time, torch, torch.distributed as dist
 import acclaunch.c10d

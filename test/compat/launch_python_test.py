@@ -18,7 +18,7 @@ from ports import reserved_port  # noqa: E402
 PRELOAD = ["--preload", "accelerate,torch._dynamo"]
 WORKERS = pathlib.Path(__file__).resolve().parent / "workers"
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
-DEADLINE = 240
+DEADLINE = 900
 
 
 def launch(home, command, fail_rank=None):

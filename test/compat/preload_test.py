@@ -14,7 +14,7 @@ import zipfile
 
 WORKERS = pathlib.Path(__file__).resolve().parent / "workers"
 ACCLAUNCH = sys.argv[1]
-DEADLINE = 240
+DEADLINE = 900
 
 # Everything that a program can see of its process. Paths and values that differ between any two jobs are left out.
 SEES = """

@@ -17,7 +17,7 @@ from ports import reserved_port  # noqa: E402
 
 ACCLAUNCH, DAEMON = sys.argv[1:3]
 KILLS = 20
-DEADLINE = 240
+DEADLINE = 900
 
 WORKER = '''
 import os, sys, time

@@ -28,7 +28,7 @@ def check(name, is_right, *details):
 
 
 def run(*command, **environment):
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300,
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900,
                            env={**os.environ, **server.environment, **environment})
     return ended.returncode, ended.stdout + ended.stderr
 

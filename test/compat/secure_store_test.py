@@ -56,7 +56,7 @@ def run_job(flags_by_machine, worker, token):
     launchers = [subprocess.Popen(
         [ACCLAUNCH, "torchrun", *flags, "--nproc-per-node", "2", "--preload", "torch", str(worker)],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for flags in flags_by_machine]
-    outputs = [launcher.communicate(timeout=240)[0] for launcher in launchers]
+    outputs = [launcher.communicate(timeout=900)[0] for launcher in launchers]
     for launcher, output in zip(launchers, outputs):
         check(launcher.returncode == 0, f"exit status {launcher.returncode}: {output}")
     results = [line.split("result ", 1)[1].split() for output in outputs for line in output.splitlines()
@@ -92,7 +92,7 @@ def main():
         tunnel = subprocess.Popen([DAEMON, "tunnel", f"127.0.0.1:{daemon.port}", "the-run-id"], text=True,
                                   stdout=subprocess.PIPE, env={**os.environ, "ACC_RENDEZVOUS_TOKEN_FILE": str(token)})
         port = tunnel.stdout.readline().rsplit(":", 1)[1].strip()
-        client = subprocess.run([sys.executable, "-c", STORE_CLIENT, port], capture_output=True, text=True, timeout=240)
+        client = subprocess.run([sys.executable, "-c", STORE_CLIENT, port], capture_output=True, text=True, timeout=900)
         check(client.stdout == "result value 2\n", f"torch's TCPStore through the tunnel: {client}")
         tunnel.terminate()
         check(tunnel.wait(120) == 0, "the tunnel ends at SIGTERM")

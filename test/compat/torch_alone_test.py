@@ -96,7 +96,7 @@ def main():
             [acclaunch, "--cpu", "--num_processes", "2", "--main_process_port", "0", "--use_fsdp",
              f"{folder}/bin/python", str(script), f"{folder}/saved", acclaunch],
             env=os.environ | {"PYTHONPATH": package, "PYTHONWARNINGS": "ignore"}, text=True,
-            timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            timeout=900, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout
 
 

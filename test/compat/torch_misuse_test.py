@@ -693,7 +693,7 @@ def test_two_ranks(acclaunch, package):
             [acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload", "torch", "--shutdown_timeout", "1",
              "--max_restarts", str(len(PARTS) - 1), "--restart_backoff", "0", os.path.abspath(__file__), folder],
             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
     assert done.returncode == 1, done.stdout
     rest, found = done.stdout, {}
     for part in reversed(PARTS):
@@ -745,7 +745,7 @@ def test_two_gloos(package):
                                   env=os.environ | job | {"RANK": rank, "GROUP_RANK": rank})
                  for rank in ("0", "1")]
         try:
-            found = [rank.communicate(timeout=240)[0] for rank in ranks]
+            found = [rank.communicate(timeout=900)[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
@@ -756,7 +756,7 @@ def test_imports(package):
     def run(before):
         return subprocess.run([sys.executable, "-c", f"{before}\nimport acclaunch.torch"],
                               env=os.environ | {"PYTHONPATH": package}, capture_output=True,
-                              text=True, timeout=240).stderr
+                              text=True, timeout=900).stderr
 
     found = run("import torch\ntorch.__version__ = '2.5.1'")
     assert "ImportError: acclaunch.torch needs torch 2.6 or newer, found 2.5.1" in found, found

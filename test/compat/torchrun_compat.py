@@ -129,7 +129,7 @@ def launch_ours(program):
     def launch(folder, words, env):
         with open(folder.path / "output", "wb") as out:
             return subprocess.run([program, "torchrun", *words], cwd=folder.path, env=env, stdout=out,
-                                  stderr=subprocess.STDOUT, timeout=240).returncode
+                                  stderr=subprocess.STDOUT, timeout=900).returncode
     return launch
 
 

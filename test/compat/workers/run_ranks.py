@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 
-DEADLINE = 580  # seconds; far more than a busy machine needs
+DEADLINE = 900  # seconds; far more than a busy machine needs
 
 
 def run_ranks(ranks, *arguments, flags=(), preload="torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
