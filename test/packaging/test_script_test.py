@@ -63,13 +63,14 @@ def main():
     out, calls = run("--all", CI="true")
     assert calls[:2] == ["deps --tests --all-tests --fuzz --lint", "lint --format"], calls
     sanitized = calls[place(calls, "cmake --build --preset asan --target ")].split()[5:]
-    assert calls[place(calls, "cmake --preset asan ")].endswith(" -DCMAKE_CXX_COMPILER=clang++"), calls
+    assert calls[place(calls, "cmake --preset asan ")].endswith(" -DCMAKE_CXX_COMPILER=clang++ -DACC_FUZZ=ON"), calls
     configured = place(calls, "cmake --preset ci ")
     assert f"-DACC_TESTS_ELSEWHERE={';'.join([*sanitized, 'fuzz'])}" in calls[configured].split(), calls
     assert place(calls, "pip install --quiet --disable-pip-version-check --no-compile torch") < configured, calls
     assert calls.count("cmake --build --preset ci") == 1, calls
     assert f"-R ^({'|'.join(sanitized)}):" in calls[place(calls, "ctest --preset asan ")], calls
-    for begin in ("ctest --preset ci ", "fuzz --check", "lint --tidy"):
+    for begin in ("ctest --preset ci ", "cmake --build --preset asan --target fuzzers", "fuzz --check build/asan",
+                  "lint --tidy"):
         place(calls, begin)
     for step in ("build of asan", "environment, beside other steps", "tests of ci", "fuzzing"):
         assert re.search(rf"^ +\d+ +\d+ {step}$", out, re.M), (step, out)
