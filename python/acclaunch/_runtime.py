@@ -254,7 +254,7 @@ class Runtime:
         own = (c.c_double * len(values))(*(real(each, "a value") for each in values))
         every = (c.c_double * (len(values) * self.world_size))()
         self._library.runtime_all_gather(self.handle, own, len(values), every)
-        return [list(every[i:i + len(values)]) for i in range(0, len(every), len(values))]
+        return [list(every[rank * len(values):(rank + 1) * len(values)]) for rank in range(self.world_size)]
 
     def report(self, values):
         """Reports values of this rank to those who watch the job (docs/watching.md): a dict of names

@@ -28,6 +28,7 @@ import gc
 import sys
 
 import torch
+from torch.utils.checkpoint import _StopRecomputationError
 
 from acclaunch._library import Error, Handle, InvalidArgumentError, NotSupportedError, library
 from acclaunch._parameters import Uncopied, view
@@ -268,9 +269,10 @@ class Forward:
         self.saves = False
 
     def error(self):
-        """The exception that is ending the forward, or None."""
+        """The exception that is ending the forward, or None. A checkpoint ends a forward that it repeats on all ranks
+        where it has what it wants."""
         found = sys.exc_info()[1]
-        return found if found is not self.exception else None
+        return None if found is self.exception or isinstance(found, _StopRecomputationError) else found
 
 
 class Unit(Uncopied):
