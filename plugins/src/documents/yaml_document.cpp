@@ -22,6 +22,8 @@ using namespace std::string_view_literals;
 // Files are read as PyYAML reads them (YAML 1.1), since that is what Accelerate uses. yaml-cpp
 // leaves the types of scalars to the caller.
 
+constexpr auto kText = "tag:yaml.org,2002:str"sv;
+
 // Booleans of YAML 1.1. Single letters (y, n) are strings, as in PyYAML.
 constexpr std::array kTrue = {"yes"sv, "true"sv, "on"sv};
 constexpr std::array kFalse = {"no"sv, "false"sv, "off"sv};
@@ -83,6 +85,7 @@ class Reader {
     }
     Node node;
     node.where = where;
+    check_tag(yaml, where);
     if (yaml.IsScalar()) {
       read_scalar(yaml, node);
     } else if (yaml.IsSequence()) {
@@ -101,10 +104,29 @@ class Reader {
   [[nodiscard]] std::string place(int line) const { return file_ + ":" + std::to_string(line + 1); }
 
  private:
+  /// Refuses tags that give a value another meaning than its text has, such as `!!binary aGk=`.
+  static void check_tag(const YAML::Node& yaml, const std::string& where) {
+    constexpr std::array kKnown = {
+        ""sv,  // yaml-cpp's tags of values without one
+        "?"sv,
+        "!"sv,
+        kText,
+        "tag:yaml.org,2002:int"sv,
+        "tag:yaml.org,2002:float"sv,
+        "tag:yaml.org,2002:bool"sv,
+        "tag:yaml.org,2002:map"sv,
+        "tag:yaml.org,2002:seq"sv,
+    };
+    if (std::ranges::find(kKnown, std::string_view(yaml.Tag())) == kKnown.end()) {
+      throw Error(Errc::config, where + ": the tag " + yaml.Tag() +
+                                    " is not supported; write the value without it");
+    }
+  }
+
   static void read_scalar(const YAML::Node& yaml, Node& node) {
     node.text = yaml.Scalar();
     node.kind = Node::Kind::string;
-    if (yaml.Tag() != "?") {  // yaml-cpp's tag of a plain scalar; a quoted one is a string
+    if (yaml.Tag() == "!" || yaml.Tag() == kText) {  // "!" is yaml-cpp's tag of a quoted scalar
       return;
     }
     if (const auto value = octal(node.text)) {

@@ -33,6 +33,9 @@ TEST_CASE("YAML 1.1: plain words are booleans, quoted words are text") {
            Case{"y", Node::Kind::string, "y"},
            Case{"12", Node::Kind::number, "12"},
            Case{"'12'", Node::Kind::string, "12"},
+           Case{"!!str 12", Node::Kind::string, "12"},
+           Case{"!!int '12'", Node::Kind::number, "12"},
+           Case{"!!bool 'no'", Node::Kind::boolean, "false"},
            Case{"null", Node::Kind::null, ""},
            Case{"~", Node::Kind::null, ""},
            Case{"", Node::Kind::null, ""},
@@ -104,6 +107,9 @@ TEST_CASE("errors in broken files name the line") {
   CHECK(message(parse_yaml, "a: 07\nb: -010\n") ==
         "f:2: -010 is octal in YAML 1.1, which is -8; write -8, or \"-010\"");
   CHECK(parse_yaml("a: 07\nb: '010'\nc: 08\nd: 0.10\n", "f").root.entries.size() == 4);
+  CHECK(message(parse_yaml, "a: 1\nb: !!binary aGk=\n") ==
+        "f:2: the tag tag:yaml.org,2002:binary is not supported; write the value without it");
+  CHECK(message(parse_yaml, "a: !x {b: 1}\n").starts_with("f:1: the tag !x is not supported"));
   CHECK(message(parse_yaml, "a:\n\tb: 1\n") ==
         "f:2: not valid YAML: a tab in the indentation; use spaces");
   CHECK(message(parse_yaml, "a: 1\n---\na: 2\n") ==
