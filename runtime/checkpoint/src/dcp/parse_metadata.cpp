@@ -53,6 +53,16 @@ std::string in_quotes(std::string_view name) {
   return "'" + std::string(name) + "'";
 }
 
+std::string joined_by_dots(const Path& path) {
+  std::string text;
+  for (const auto& step : path) {
+    const auto* const key = std::get_if<std::string>(&step);
+    text += (&step == &path.front() ? "" : ".") +
+            (key != nullptr ? *key : std::to_string(std::get<std::int64_t>(step)));
+  }
+  return text;
+}
+
 // Returns the state that BUILD gave to an object; null if there is none.
 const Value* state_of(const Value& object) {
   return object.is(Kind::object) && object.items.size() > 2 ? object.items[2] : nullptr;
@@ -257,7 +267,8 @@ class Parser {
     }
   }
 
-  // planner_data may be missing, or None. Names without a path are split at dots later.
+  // planner_data may be missing, or None. Names without a path are split at dots later. A name is
+  // its path, joined by dots, in all that torch writes. Another one has been damaged.
   void read_paths(const Value* planner_data, Metadata& metadata) const {
     if (planner_data == nullptr || planner_data->is(Kind::none)) {
       return;
@@ -269,7 +280,12 @@ class Parser {
     for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
       const auto found = pairs[i]->is(Kind::text) ? by_name_.find(pairs[i]->text) : by_name_.end();
       if (found != by_name_.end()) {
-        metadata.entries[found->second].path = path_of(*pairs[i + 1], in_quotes(pairs[i]->text));
+        Entry& entry = metadata.entries[found->second];
+        entry.path = path_of(*pairs[i + 1], in_quotes(entry.name));
+        const std::string joined = joined_by_dots(entry.path);
+        if (!entry.path.empty() && joined != entry.name) {
+          fail(in_quotes(entry.name), "its path in planner_data is that of " + in_quotes(joined));
+        }
       }
     }
   }
