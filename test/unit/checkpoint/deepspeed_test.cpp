@@ -301,6 +301,11 @@ TEST_CASE("DeepSpeed: an inconsistent checkpoint is refused with file and key") 
       {"another stage",
        [](Small& s) { s.state("zero_stage") = 1; },
        {rank_1, "stage 1", "rank 0's file has 2"}},
+      {"a file of another step",
+       [](Small& s) {
+         s.state("base_optimizer_state/state/0/step") = PythonValue::tensor({}, 5.0F);
+       },
+       {rank_1, "5 steps, but rank 0's 4", "two saves"}},
       {"no flats",
        [](Small& s) { s.ranks[1].erase("optimizer_state_dict/single_partition_of_fp32_groups"); },
        {rank_1, "single_partition_of_fp32_groups"}},

@@ -199,7 +199,8 @@ class RankFile {
   void read_moments(const Node& node, Flat& flat, OptimizerState& state) const {
     for (const auto& [kind, value] : node.entries()) {
       if (kind == "step") {
-        state.step = std::max(state.step.value_or(0), torch::count(file_, value));
+        flat.step = torch::count(file_, value);
+        state.step = std::max(state.step.value_or(0), *flat.step);
         continue;
       }
       if (!TorchFile::is_tensor(value.value())) {
@@ -238,6 +239,13 @@ void check_alike(const OptimizerState& state, std::size_t rank, const std::strin
         (state.stage == 3 && flats[i].master.shape != first[i].master.shape)) {
       throw Error(Errc::config, group + " has shape " + to_string(flats[i].master.shape) +
                                     ", but rank 0's has " + to_string(first[i].master.shape));
+    }
+    // All ranks make a step together. Files of two saves have the same form.
+    if (flats[i].step != first[i].step) {
+      throw Error(Errc::config, group + " has made " + std::to_string(flats[i].step.value_or(0)) +
+                                    " steps, but rank 0's " +
+                                    std::to_string(first[i].step.value_or(0)) +
+                                    ": the files are of two saves");
     }
     for (const auto& [kind, ref] : first[i].moments) {
       const auto found = flats[i].moments.find(kind);

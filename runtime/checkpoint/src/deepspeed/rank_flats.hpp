@@ -19,6 +19,7 @@ namespace acc::checkpoint::deepspeed {
 struct Flat {
   torch::TensorRef master;
   std::map<std::string, torch::TensorRef> moments;  ///< by kind
+  std::optional<std::int64_t> step = {};            ///< number of its updates
 };
 
 /// Content of all ranks' *_optim_states.pt files.

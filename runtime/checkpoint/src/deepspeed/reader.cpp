@@ -111,6 +111,13 @@ class CatalogBuilder {
       others.reserve(files_.rank_modules.size());
       for (std::size_t rank = 1; rank < files_.rank_modules.size(); ++rank) {
         ranks.push_back(&others.emplace_back(read_module_states(files_.rank_modules[rank])));
+        if (others.back().global_steps != module_.global_steps) {
+          throw Error(Errc::config, others.back().path.string() + ": has made " +
+                                        std::to_string(others.back().global_steps) +
+                                        " steps, but rank 0's file " +
+                                        std::to_string(module_.global_steps) +
+                                        ": the files are of two saves");
+        }
       }
     }
     std::vector<std::uint32_t> numbers;
