@@ -46,7 +46,8 @@ class History:
     def draw_program(self, draw):
         self.trained, self.spares = draw.choice(trained_by_engine()), draw.choice([0, 1])
         if self.trained != "torch":
-            self.is_elastic, self.strategy = False, "FULL_SHARD"
+            self.is_elastic = self.is_elastic and self.trained == "accelerate 1"
+            self.strategy = "NO_SHARD" if self.is_elastic else "FULL_SHARD"
         if self.is_elastic:
             self.spares = 0
         self.moments = [each for each in MOMENTS if not (each == "transfer" and self.is_elastic
