@@ -4,9 +4,11 @@ matrices, as data parallel training makes it on each rank. In the same processes
 
     python bench/optimizers.py [--acclaunch build/release/bin/acclaunch] [--package build/release/python]
                                [--python PYTHON] [--workers 2] [--rounds 5] [--tokens 256] [--layers 6] [--size 512]
+                               [--only AdamW]
 
-PYTHON needs torch. Prints the median of the milliseconds of rank 0: of optimizer.step() alone, and with a forward and a
-backward of that number of tokens per rank. The embedding and the last layer are AdamW's.
+PYTHON needs torch. Prints the median of the milliseconds of rank 0: of optimizer.step() alone, its CPU time, which other
+programs change less, and of the step with a forward and a backward of that number of tokens per rank. The embedding and
+the last layer are AdamW's. --only: those whose names begin so, and AdamW.
 """
 import json
 import os
@@ -85,43 +87,49 @@ def worker(args):
     }
     trained = {}
     for name, make in makers.items():
+        if name != "AdamW" and not name.startswith(args.only):
+            continue
         model, block = model_of(args.layers, args.size)
         if name != "torch.optim.Muon":
             acc.fully_shard(model, runtime, units=[block])
         trained[name] = model, make(model)
     parameters = sum(each.numel() for each in model.parameters())
     ids = torch.randint(WORDS, (1, args.tokens), generator=torch.Generator().manual_seed(runtime.rank))
-    times = {name: ([], []) for name in trained}
+    times = {name: ([], [], []) for name in trained}
     for number in range(args.rounds + 1):
         for name, (model, optimizer) in trained.items():
             runtime.barrier()
             begin = time.perf_counter()
             model(ids).backward()
             runtime.barrier()
-            middle = time.perf_counter()
+            middle, cpu = time.perf_counter(), time.process_time()
             optimizer.step()
+            cpu = time.process_time() - cpu
             runtime.barrier()
             end = time.perf_counter()
             if number > 0:
-                times[name][0].append(end - middle)
-                times[name][1].append(end - begin)
+                for kept, value in zip(times[name], (end - middle, cpu, end - begin)):
+                    kept.append(value)
     if runtime.rank == 0:
         print(json.dumps({"parameters": parameters, "ms": {
-            name: [1e3 * statistics.median(each) for each in both] for name, both in times.items()}}), flush=True)
+            name: [1e3 * statistics.median(each) for each in all_of] for name, all_of in times.items()}}), flush=True)
 
 
 def main():
     args = Options(__doc__, acclaunch="build/release/bin/acclaunch", package="build/release/python", python=PYTHON,
-                   workers=2, rounds=5, tokens=256, layers=6, size=512).parse_args()
+                   workers=2, rounds=5, tokens=256, layers=6, size=512,
+                   only="").parse_args()
     if "RANK" in os.environ:
         return worker(args)
     command = [args.acclaunch, "--cpu", "--use_fsdp", "--num_processes", args.workers, __file__, *sys.argv[1:]]
     found = json_lines(command, PYTHONPATH=args.package, PYTHON_EXEC=args.python, OMP_NUM_THREADS="1")[-1]
     print(f"{found['parameters'] / 1e6:.1f} M parameters, {args.workers} workers, {args.tokens} tokens per rank")
-    print(f"{'':<18} {'step() ms':>10} {'of AdamW':>9}   {'with forward and backward':>25} {'of AdamW':>9}")
+    print(f"{'':<18} {'step() ms':>10} {'of AdamW':>9} {'CPU ms':>8} {'of AdamW':>9}   "
+          f"{'with forward and backward':>25} {'of AdamW':>9}")
     base = found["ms"]["AdamW"]
-    for name, (step, whole) in found["ms"].items():
-        print(f"{name:<18} {step:10.1f} {step / base[0]:8.2f}x   {whole:25.1f} {whole / base[1]:8.2f}x")
+    for name, (step, cpu, whole) in found["ms"].items():
+        print(f"{name:<18} {step:10.1f} {step / base[0]:8.2f}x {cpu:8.1f} {cpu / base[1]:8.2f}x   {whole:25.1f} "
+              f"{whole / base[2]:8.2f}x")
 
 
 if __name__ == "__main__":
