@@ -21,6 +21,7 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils import logger
 from deepspeed.utils.tensor_fragment import fragment_address
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from acclaunch import _rows, _save_async
 from acclaunch._library import ConfigError, NotSupportedError
@@ -328,9 +329,7 @@ def _whole_optimizer_state(optimizer):
     """As DeepSpeed saves stage 0: the state dict of a torch optimizer, with 16 bits in that of an
     FP16_UnfusedOptimizer."""
     found = optimizer.optimizer.state_dict()
-    found["state"] = {number: {key: _rows.whole_of(value) if torch.is_tensor(value) else value
-                               for key, value in state.items()}
-                      for number, state in found["state"].items()}
+    found["state"] = tree_map_only(torch.Tensor, _rows.whole_of, found["state"])
     if optimizer.dtype is torch.float32:
         return found
     scaler = {"cur_iter": 0, **{key: value for key, value in vars(optimizer.loss_scaler).items() if key in _SCALER}}
@@ -641,6 +640,9 @@ def _forget_states(optimizer):
         del optimizer.state[each]
 
 
+_WRAPPED_BY_BITSANDBYTES = "__bnb_optimizer_quant_state__"  # in its state dicts
+
+
 def _load_whole_optimizer(optimizer, found, saved):
     masters = (found or {}).get("fp32_groups")
     state = found["optimizer_state_dict"] if masters else found
@@ -654,9 +656,13 @@ def _load_whole_optimizer(optimizer, found, saved):
     _forget_states(optimizer)
     for index, (group, other) in enumerate(zip(optimizer.param_groups, state["param_groups"])):
         for position, (parameter, number) in enumerate(zip(group["params"], other["params"])):
+            given = dict(state["state"].get(number, {}))
+            wrapped = given.pop(_WRAPPED_BY_BITSANDBYTES, {})
             own = {key: _rows.distributed(value, parameter)
                    if _rows.is_elementwise(key, value, parameter) else _own_scalar(key, value)
-                   for key, value in state["state"].get(number, {}).items()}
+                   for key, value in {**given, **wrapped}.items()}
+            if wrapped:
+                own["step"] = given["step"]  # an int
             if own:
                 optimizer.set_state(parameter, own)
             if masters:

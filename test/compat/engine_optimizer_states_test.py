@@ -177,7 +177,8 @@ def deepspeed_load(net, optimizer, path):
 def made(kind, make):
     torch.manual_seed(3)
     net = Net()
-    net.scale = torch.nn.Parameter(torch.ones(1, 1))  # factors of one element
+    # Factors of one element; in stage 0 a parameter with the shape of its scale in 8 bits.
+    net.scale = torch.nn.Parameter(torch.ones((1,) if kind == "ZeRO 0" else (1, 1)))
     if kind == "accelerate":
         from accelerate import Accelerator, FullyShardedDataParallelPlugin
         accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(
@@ -229,7 +230,7 @@ def losses(net, optimizer, steps):
 
 WAYS = {"dcp": (dcp_save, dcp_load), "whole": (whole_save, whole_load), "plain": (plain_save, plain_load),
         "accelerate": (accelerate_save, accelerate_load),
-        **{f"ZeRO {stage}": (deepspeed_save, deepspeed_load) for stage in (1, 3)}}
+        **{f"ZeRO {stage}": (deepspeed_save, deepspeed_load) for stage in (0, 1, 3)}}
 
 
 def cases():
@@ -243,6 +244,8 @@ def cases():
         if name == "Muon" and HAS["deepspeed"]:
             yield "ZeRO 1", name, make
             yield "ZeRO 3", name, make
+        if name in ("Adafactor", "AdamW8bit") and HAS["deepspeed"]:
+            yield "ZeRO 0", name, make
 
 
 def faults(folder, saves):
