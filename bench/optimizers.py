@@ -6,9 +6,9 @@ matrices, as data parallel training makes it on each rank. In the same processes
                                [--python PYTHON] [--workers 2] [--rounds 5] [--tokens 256] [--layers 6] [--size 512]
                                [--only AdamW]
 
-PYTHON needs torch. Prints the median of the milliseconds of rank 0: of optimizer.step() alone, its CPU time, which other
-programs change less, and of the step with a forward and a backward of that number of tokens per rank. The embedding and
-the last layer are AdamW's. --only: those whose names begin so, and AdamW.
+PYTHON needs torch. Prints the median of the milliseconds of rank 0: of optimizer.step() alone, its CPU time, which
+other programs change less, and of the step with a forward and a backward of that number of tokens per rank. The
+embedding and the last layer are AdamW's. --only: those whose names begin so, and AdamW.
 """
 import json
 import os
@@ -117,8 +117,7 @@ def worker(args):
 
 def main():
     args = Options(__doc__, acclaunch="build/release/bin/acclaunch", package="build/release/python", python=PYTHON,
-                   workers=2, rounds=5, tokens=256, layers=6, size=512,
-                   only="").parse_args()
+                   workers=2, rounds=5, tokens=256, layers=6, size=512, only="").parse_args()
     if "RANK" in os.environ:
         return worker(args)
     command = [args.acclaunch, "--cpu", "--use_fsdp", "--num_processes", args.workers, __file__, *sys.argv[1:]]
