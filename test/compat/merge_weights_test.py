@@ -211,6 +211,10 @@ def check_odd_folder(folder, name, tensor):
         assert code == 2 and name in text and "no such dtype" in text and not os.path.exists(outs[0]), text
         acclaunch("merge-weights", source, f"{source}.bin", "--unsafe_serialization")
     check_equal(loaded(f"{source}.bin/pytorch_model.bin")["odd"], tensor, name)
+    code, text = said("convert", source, f"{source}.half", "--to", "bin", "--dtype", "float16")
+    converts = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    keeps = not converts and (tensor.is_floating_point() or tensor.is_complex())
+    assert code == 0 and (f"odd as float16 (it stays {str(tensor.dtype)[6:]})" in text) == keeps, text
     acclaunch("convert", source, f"{source}.dcp", "--to", "dcp", "--num_processes", 2)
     acclaunch("reshard", source, f"{source}.two", "--num_processes", 2)
     for out in ("dcp", "two"):

@@ -298,6 +298,12 @@ TEST_CASE("verify: names every damaged file and tensor") {
   CHECK(without.status == 1);
   CHECK(contains(without.err, "__2_0.distcp"));
   CHECK(contains(without.err, "damaged: " + files[2].string() + ", model.transformer.wte.weight"));
+
+  const fs::path metadata = copy / "optimizer_0" / ".metadata";
+  std::ofstream(metadata) << "PK";
+  const Ended nothing = acclaunch({"verify", copy / "optimizer_0"});
+  CHECK(nothing.status == 2);
+  CHECK(contains(nothing.err, "nothing can be verified: " + metadata.string()));
 }
 
 TEST_CASE("a FIFO in place of any file is an error that names it, and does not block") {

@@ -44,7 +44,8 @@ int verify_command(std::span<const std::string> arguments) {
   OptionParser parser(
       "Reads a whole checkpoint and verifies that every file and element is present and that all\n"
       "checksums match. Exits with 1 if anything is damaged, and with 2 if it is not a "
-      "checkpoint.\n"
+      "checkpoint,\n"
+      "or if nothing in it can be read.\n"
       "Dtypes and classes that it cannot read are named, and are no damage.",
       "acclaunch verify");
   std::string path;
@@ -60,6 +61,10 @@ int verify_command(std::span<const std::string> arguments) {
     const std::string tensor = damage.tensor.empty() ? "" : ", " + damage.tensor;
     notice(Component::launcher, LogLevel::critical,
            "damaged: ", damage.file.string() + tensor + ": " + damage.reason);
+  }
+  if (found.damaged.empty() && found.tensors == 0 && found.files == 0 &&
+      !found.unreadable.empty()) {
+    throw Error(Errc::not_supported, "nothing can be verified: " + found.unreadable.front().reason);
   }
   if (!work.quiet()) {
     std::fputs((path + ": " + in_words(found)).c_str(), stdout);

@@ -113,6 +113,20 @@ void add_left_out(const std::vector<std::string>& names, const std::string& befo
   }
 }
 
+/// Returns the weights that keep their dtype although another one is asked for. Numbers of 8 bits
+/// are not converted, because they belong to scales that only the program knows.
+std::vector<std::string> not_converted(const Stored& from, const Options& options) {
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : from.catalog.tensors) {
+    if (options.dtype && tensor.is_weight() && is_trainable(tensor.dtype) &&
+        !is_real(tensor.dtype)) {
+      names.push_back(tensor.name + " as " + std::string(torch_name(*options.dtype)) +
+                      " (it stays " + std::string(torch_name(tensor.dtype)) + ")");
+    }
+  }
+  return names;
+}
+
 /// Returns the names of what was read from a folder.
 std::set<std::string> names_read(const Stored& from) {
   std::set<std::string> names;
@@ -156,6 +170,7 @@ Result convert(const Stored& from, const std::filesystem::path& out, const Optio
     return write_deepspeed(from, out, options);
   });
   add_left_out(from.training.unread, "", result);
+  add_left_out(not_converted(from, options), "", result);
   if (!options.merge) {
     if (!has_optimizer(from) && !from.training.groups.empty()) {
       result.left_out.emplace_back("the settings of the optimizer, which has no state");
