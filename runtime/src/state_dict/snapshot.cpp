@@ -107,6 +107,7 @@ class SnapshotBuilder {
 
   void add_folder(PlannedFolder planned) {
     add_held(planned.held);
+    planned.plan.step = parts_.front().optimizer->steps;
     snapshot_.folders.push_back(std::move(planned));
   }
 

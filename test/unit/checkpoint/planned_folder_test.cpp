@@ -298,6 +298,47 @@ TEST_CASE("a file of another size is refused when it is first opened") {
   }));
 }
 
+TEST_CASE("a file of another rank or step is refused, although its size and checksums are right") {
+  FolderPlan plan;
+  plan.world_size = 2;
+  plan.tensors = {
+      {.name = "model.w", .path = {"model", "w"}, .dtype = Dtype::f32, .shape = {8, 3}}};
+  plan.values = {{.name = "optimizer.param_groups.0.lr",
+                  .path = {"optimizer", "param_groups", std::int64_t{0}, "lr"},
+                  .pickle = pickle::Writer().real(0.5).finish(),
+                  .rank = 0},
+                 {.name = "optimizer.param_groups.0.eps",
+                  .path = {"optimizer", "param_groups", std::int64_t{0}, "eps"},
+                  .pickle = pickle::Writer().real(0.1).finish(),
+                  .rank = 1}};
+  plan.rule = cut_by_rows(plan.tensors, plan.world_size);
+  plan.step = 4;
+  Saved saved(plan);
+  const auto expected = contents_of(open_checkpoint(saved.path()));
+  plan.step = 5;
+  const Saved later(plan);
+  struct Case {
+    const Saved& from;
+    int from_rank, to_rank;
+  };
+  for (const Case& each : {Case{saved, 1, 0}, {saved, 0, 1}, {later, 0, 0}, {later, 1, 1}}) {
+    CAPTURE(each.from_rank);
+    CAPTURE(each.to_rank);
+    const fs::path file = saved.path() / kFolder / file_name(each.to_rank);
+    const std::string whole = acc::test::file_text(file.string());
+    fs::copy_file(each.from.path() / kFolder / file_name(each.from_rank), file,
+                  fs::copy_options::overwrite_existing);
+    const std::string refused = refusal([&] { contents_of(open_checkpoint(saved.path())); });
+    CHECK(refused.starts_with(file.string()));
+    CHECK(contains(refused, "of another rank, step or checkpoint"));
+    CHECK(!conversion::verify(saved.path(), 1).damaged.empty());
+    std::ofstream(file, std::ios::binary) << whole;
+  }
+  CHECK(contents_of(open_checkpoint(saved.path())) == expected);
+  saved.change([](json& p) { p.erase("step"); });  // of an older version, without marks
+  CHECK(contents_of(open_checkpoint(saved.path())) == expected);
+}
+
 TEST_CASE("a damaged plan is refused by name") {
   struct Case {
     const char* message;
@@ -322,6 +363,7 @@ TEST_CASE("a damaged plan is refused by name") {
        }},
       {".tensors[0].path[0]': an integer from 0 to ",
        [](json& p) { p["tensors"][0]["path"][0] = 1.5; }},
+      {".step': an integer from 0 to ", [](json& p) { p["step"] = -1; }},
       {".values[0].rank': an integer from 0 to 3 expected, found 4",
        [](json& p) { p["values"][0]["rank"] = 4; }},
       {".values[0].pickle_nbytes': an integer from 0 to ",

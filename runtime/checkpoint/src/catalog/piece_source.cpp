@@ -88,6 +88,7 @@ std::shared_ptr<const torch::TensorRef> PieceSources::archived(
     }
   }
   const torch::TorchFile archive(file, piece.offset, piece.nbytes, tensor.stored_name);
+  archive.check_mark(piece.mark);
   auto stored = std::make_shared<const torch::TensorRef>(archive.tensor(archive.root()));
   const std::lock_guard lock(mutex_);
   if (archives_.size() >= kMaxArchives) {

@@ -124,7 +124,10 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
   const bool alone = parts_.size() == 1 && parts_.front().name.empty();
   std::vector<std::string> names;
   Result result;
-  for (const Part& part : parts_) {
+  for (Part& part : parts_) {
+    if (manifest) {
+      part.folder.plan.step = manifest->step;
+    }
     check_sources(part.folder.sources, *part.reader, options_);
     result.nbytes += part.folder.nbytes();
     if (!part.name.empty()) {

@@ -9,6 +9,24 @@ std::string file_name(int rank) {
   return "__" + std::to_string(rank) + "_0.distcp";
 }
 
+// FNV-1a, with the separators that keep a name apart from a box.
+std::uint64_t mark_of(const FolderPlan& plan, std::string_view name, const Box& box) {
+  if (!plan.step) {
+    return 0;
+  }
+  std::uint64_t mark = 0xcbf29ce484222325;
+  const auto fold = [&mark](std::uint64_t value) { mark = (mark ^ value) * 0x100000001b3; };
+  fold(static_cast<std::uint64_t>(*plan.step));
+  for (const char c : name) {
+    fold(static_cast<unsigned char>(c));
+  }
+  for (std::size_t d = 0; d < box.offsets.size(); ++d) {
+    fold(static_cast<std::uint64_t>(box.offsets[d]));
+    fold(static_cast<std::uint64_t>(box.sizes[d]));
+  }
+  return mark == 0 ? 1 : mark;
+}
+
 // The file is the concatenation of its archives, so each begins where the one before ends.
 FilePlan plan_file(const FolderPlan& plan, int rank) {
   FilePlan file{.name = file_name(rank),
@@ -57,13 +75,14 @@ std::vector<Entry> entries_of(const FolderPlan& plan) {
   std::map<int, std::uint64_t> ends;
   for (const PlannedValue& value : plan.values) {
     const std::uint64_t nbytes = archive_nbytes(value);
-    entries.push_back({.name = value.name,
-                       .path = value.path,
-                       .is_tensor = false,
-                       .dtype = {},
-                       .shape = {},
-                       .chunks = {},
-                       .value = {file_name(value.rank), ends[value.rank], nbytes}});
+    entries.push_back(
+        {.name = value.name,
+         .path = value.path,
+         .is_tensor = false,
+         .dtype = {},
+         .shape = {},
+         .chunks = {},
+         .value = {file_name(value.rank), ends[value.rank], nbytes, mark_of(plan, value.name)}});
     ends[value.rank] += nbytes;
   }
   return entries;

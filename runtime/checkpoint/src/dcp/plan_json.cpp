@@ -92,6 +92,9 @@ CutArray parse_array(const JsonValue& value, std::size_t tensors, int ranks) {
 FolderPlan parse_tables(const JsonValue& root, int ranks) {
   FolderPlan plan;
   plan.world_size = static_cast<int>(root["world_size"].integer(ranks, ranks));
+  if (root.contains("step")) {
+    plan.step = root["step"].integer(0);
+  }
   std::int64_t numel = 0;
   for (const JsonValue& value : root["tensors"].elements()) {
     plan.tensors.push_back(parse_tensor(value));
@@ -148,6 +151,9 @@ std::string format_plan(const FolderPlan& plan) {
                {"world_size", plan.world_size},
                {"tensors", std::move(tensors)},
                {"values", std::move(values)}};
+  if (plan.step) {
+    root["step"] = *plan.step;
+  }
   if (const std::vector<CutArray>* arrays = plan.rule->arrays()) {
     root["arrays"] = json::array();
     for (const CutArray& array : *arrays) {

@@ -72,7 +72,8 @@ void PlannedPieces::for_each_piece(std::size_t tensor, std::int64_t begin, std::
              .file = first_file_ + static_cast<std::uint32_t>(of_rank),
              .offset = at,
              .nbytes = nbytes,
-             .packing = Packing::archive});
+             .packing = Packing::archive,
+             .mark = mark_of(plan_, planned.name, chunk.box)});
     }
   });
 }

@@ -62,7 +62,7 @@ class Files {
   /// Place of a piece whose file is in the catalog.
   [[nodiscard]] Place place_of(const StoredPiece& piece) const {
     const auto file = catalog_.files[piece.file].path().lexically_relative(folder_);
-    return {file.generic_string(), piece.offset, piece.nbytes};
+    return {file.generic_string(), piece.offset, piece.nbytes, piece.mark};
   }
 
   /// Opens the archive at a place that `holding` has checked.
@@ -71,7 +71,9 @@ class Files {
     if (file.opened == nullptr) {
       file.opened = std::make_shared<InputFile>(folder_ / place.file);
     }
-    return {file.opened, place.offset, place.nbytes, stored_name};
+    torch::TorchFile archive(file.opened, place.offset, place.nbytes, stored_name);
+    archive.check_mark(place.mark);
+    return archive;
   }
 
   /// Returns the number of ranks that wrote: 1 + the greatest R of "__R_K.distcp".

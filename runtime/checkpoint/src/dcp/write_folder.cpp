@@ -23,7 +23,7 @@ void check_position(const OutputFile& out, std::uint64_t expected, const std::st
 
 // An empty chunk is written too: torch expects an entry for it.
 void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChunk& chunk,
-                 const FillChunk& fill) {
+                 const FillChunk& fill, std::uint64_t mark) {
   const auto nbytes = static_cast<std::uint64_t>(chunk.box.numel()) * size_of(tensor.dtype);
   torch::TorchFileWriter writer(
       out, torch::tensor_pickle({.dtype = tensor.dtype, .shape = chunk.box.sizes}));
@@ -32,7 +32,7 @@ void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChun
       fill(chunk, sink);
     }
   });
-  writer.finish();
+  writer.finish(mark);
 }
 
 // Returns a random UUID of the kernel (random(4)). torch gives each save one.
@@ -52,13 +52,13 @@ std::uint64_t write_rank_file(const std::filesystem::path& folder, const FolderP
   out.reserve(file.nbytes);
   for (const FilePlan::Slot& slot : file.value_slots) {
     const PlannedValue& value = plan.values[slot.index];
-    torch::TorchFileWriter(out, value.pickle).finish();
+    torch::TorchFileWriter(out, value.pickle).finish(mark_of(plan, value.name));
     check_position(out, slot.offset + slot.nbytes, "'" + value.name + "'");
   }
   for (const FilePlan::Slot& slot : file.chunk_slots) {
     const PlannedChunk& chunk = file.chunks[slot.index];
     const PlannedTensor& tensor = plan.tensors[chunk.tensor];
-    write_chunk(out, tensor, chunk, fill);
+    write_chunk(out, tensor, chunk, fill, mark_of(plan, tensor.name, chunk.box));
     check_position(out, slot.offset + slot.nbytes, "a piece of '" + tensor.name + "'");
   }
   out.close();

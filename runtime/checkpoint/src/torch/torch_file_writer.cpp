@@ -32,8 +32,9 @@ std::uint64_t blocks_of(std::uint64_t nbytes) {
 }
 
 /// Returns 40 decimal digits that identify the archive, made from names and checksums as torch's
-/// are (with another hash function).
-std::string serialization_id(const std::vector<archive::Record>& records) {
+/// are (with another hash function). A mark takes the place of the names, which our archives of one
+/// form have in common.
+std::string serialization_id(std::span<const archive::Record> records, std::uint64_t mark) {
   const auto fold = [](std::uint64_t into, std::uint64_t value) {
     return (into ^ value) * 0x9e3779b97f4a7c15 + (into >> 29);
   };
@@ -46,7 +47,8 @@ std::string serialization_id(const std::vector<archive::Record>& records) {
   }
   std::array<char, kSerializationIdNbytes + 1> digits{};
   std::snprintf(digits.data(), digits.size(), "%020llu%020llu",
-                static_cast<unsigned long long>(names), static_cast<unsigned long long>(sums));
+                static_cast<unsigned long long>(mark == 0 ? names : mark),
+                static_cast<unsigned long long>(sums));
   return {digits.data(), kSerializationIdNbytes};
 }
 
@@ -92,10 +94,24 @@ void TorchFileWriter::append(std::span<const std::byte> bytes) {
 }
 
 // torch's order: the version and the serialization id follow the storages.
-void TorchFileWriter::finish() {
+void TorchFileWriter::finish(std::uint64_t mark) {
   writer_.add(kVersion.name, kVersion.payload);
-  writer_.add(kSerializationId, serialization_id(writer_.records()));
+  writer_.add(kSerializationId, serialization_id(writer_.records(), mark));
   writer_.finish();
+}
+
+// The directory has the checksum of the id, so that nothing more is read.
+void TorchFile::check_mark(std::uint64_t mark) const {
+  if (mark == 0) {
+    return;
+  }
+  const std::string id = serialization_id(std::span(records_).first(records_.size() - 1), mark);
+  if (records_.back().name != kSerializationId ||
+      records_.back().crc32 != crc32(0, std::as_bytes(std::span(id)))) {
+    fail(
+        "is not what this save wrote here: the file is damaged, or of another rank, step or "
+        "checkpoint");
+  }
 }
 
 archive::Layout archive_layout(std::uint64_t data_pkl_nbytes,

@@ -45,6 +45,7 @@ struct StoredPiece {
   std::uint64_t nbytes = 0;  ///< raw: size of the elements; archive: size of the whole archive
   Packing packing = Packing::raw;
   std::int32_t record = -1;  ///< raw: index in Catalog::records, which has its checksums; -1: none
+  std::uint64_t mark = 0;    ///< archive: the mark that it must have (dcp::mark_of); 0: not known
 };
 
 /// Bytes of a file that were written together, and the checksums that cover them.

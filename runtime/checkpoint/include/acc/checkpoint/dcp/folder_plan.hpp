@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// The plan of a DCP folder: which rank writes which box of which tensor at which place of its
@@ -97,7 +99,14 @@ struct FolderPlan {
   std::vector<PlannedValue> values;
   int world_size = 1;
   std::shared_ptr<const CutRule> rule;
+  /// The step that is saved. Each archive then has a mark of it, of its name and of its box, by
+  /// which a reader refuses a file of another rank or step. Absent: no marks.
+  std::optional<std::int64_t> step = {};
 };
+
+/// Returns the mark (TorchFileWriter::finish) of a value, or of a piece of a tensor; 0 if the plan
+/// has no step.
+std::uint64_t mark_of(const FolderPlan& plan, std::string_view name, const Box& box = {});
 
 /// Content of one rank's file "__<rank>_0.distcp": its values, then its chunks. Each is an archive.
 struct FilePlan {

@@ -23,6 +23,7 @@ struct Place {
   std::string file;  ///< "__0_0.distcp"; never leads out of the folder
   std::uint64_t offset = 0;
   std::uint64_t nbytes = 0;
+  std::uint64_t mark = 0;  ///< of the archive there (mark_of); 0: not known
 };
 
 struct Chunk {

@@ -70,6 +70,9 @@ class TorchFile {
   /// All records with place and CRC, for verification.
   [[nodiscard]] const std::vector<archive::Record>& records() const noexcept { return records_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  /// Throws Error(config) unless TorchFileWriter::finish wrote the archive with this mark. 0: none
+  /// is expected.
+  void check_mark(std::uint64_t mark) const;
 
  private:
   explicit TorchFile(std::shared_ptr<const InputFile> file);
@@ -116,7 +119,9 @@ class TorchFileWriter {
   TorchFileWriter(OutputFile& out, std::string data_pkl);
   /// Writes the next storage.
   void storage(std::uint64_t nbytes, const Fill& fill);
-  void finish();
+  /// `mark` tells archives apart that have the same form, such as the pieces of two ranks or of two
+  /// steps. It is part of the serialization id, which torch ignores. 0: none.
+  void finish(std::uint64_t mark = 0);
 
  private:
   void append(std::span<const std::byte> bytes);
