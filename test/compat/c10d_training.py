@@ -20,8 +20,10 @@ import tempfile
 import time
 from unittest import mock
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path += [str(pathlib.Path(__file__).resolve().parents[1] / "support"),
+             str(pathlib.Path(__file__).resolve().parent / "workers")]
 from ports import reserved_port  # noqa: E402
+from warm_torch import forked  # noqa: E402
 
 try:
     import accelerate
@@ -173,11 +175,10 @@ def fail(how):
 
 # --- the test ---
 
-def launch(front_end, arguments, environment):
+def launch(front_end, arguments, environment, python={"PYTHON_EXEC": sys.executable}):
     """Runs this file on two ranks and returns the output."""
     command = [sys.argv[1], *front_end, __file__, *arguments]
-    ended = subprocess.run(command, env={**os.environ, "PYTHON_EXEC": sys.executable,
-                                         **environment}, timeout=240, text=True,
+    ended = subprocess.run(command, env={**os.environ, **python, **environment}, timeout=900, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert ended.returncode == 0, f"{command}: {ended.returncode}\n{ended.stdout}"
     return ended.stdout
@@ -230,8 +231,9 @@ def compare(found, expected):
 
 
 def test_training():
-    expected = results_of(launch(TORCHRUN + PRELOAD, ["train"], {"BACKEND": "gloo"}))
-    compare(results_of(launch(TORCHRUN + PRELOAD, ["train"], {"BACKEND": "acc"})), dict(expected))
+    from_one, python = forked(PRELOAD[1])
+    expected = results_of(launch(TORCHRUN + from_one, ["train"], {"BACKEND": "gloo"}, python))
+    compare(results_of(launch(TORCHRUN + from_one, ["train"], {"BACKEND": "acc"}, python)), dict(expected))
     # No change of the program: the launcher makes gloo mean acc, for workers that it forks and that it starts.
     chosen = ["--cpu_backend", "acc"]
     compare(results_of(launch(ACCELERATE + PRELOAD + chosen, ["train"], {"BACKEND": "gloo"})), dict(expected))
@@ -239,7 +241,8 @@ def test_training():
 
 
 def test_accelerate():
-    expected, found = (results_of(launch(ACCELERATE + PRELOAD, ["accelerate"], {"BACKEND": backend}))
+    from_one, python = forked(PRELOAD[1])
+    expected, found = (results_of(launch(ACCELERATE + from_one, ["accelerate"], {"BACKEND": backend}, python))
                        for backend in ("gloo", "acc"))
     compare(found, expected)
 
@@ -261,7 +264,7 @@ def test_failures():
 
 def test_refusals():
     def refused(command, environment, *words):
-        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=240,
+        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=900,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert ended.returncode == 2 and all(word in ended.stdout for word in words), \
             f"{command}: {ended.returncode} {ended.stdout}"
