@@ -20,10 +20,8 @@ import tempfile
 import time
 from unittest import mock
 
-sys.path += [str(pathlib.Path(__file__).resolve().parents[1] / "support"),
-             str(pathlib.Path(__file__).resolve().parent / "workers")]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from ports import reserved_port  # noqa: E402
-from warm_torch import forked  # noqa: E402
 
 try:
     import accelerate
@@ -175,10 +173,11 @@ def fail(how):
 
 # --- the test ---
 
-def launch(front_end, arguments, environment, python={"PYTHON_EXEC": sys.executable}):
+def launch(front_end, arguments, environment):
     """Runs this file on two ranks and returns the output."""
     command = [sys.argv[1], *front_end, __file__, *arguments]
-    ended = subprocess.run(command, env={**os.environ, **python, **environment}, timeout=900, text=True,
+    ended = subprocess.run(command, env={**os.environ, "PYTHON_EXEC": sys.executable,
+                                         **environment}, timeout=240, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert ended.returncode == 0, f"{command}: {ended.returncode}\n{ended.stdout}"
     return ended.stdout
@@ -231,9 +230,8 @@ def compare(found, expected):
 
 
 def test_training():
-    from_one, python = forked(PRELOAD[1])
-    expected = results_of(launch(TORCHRUN + from_one, ["train"], {"BACKEND": "gloo"}, python))
-    compare(results_of(launch(TORCHRUN + from_one, ["train"], {"BACKEND": "acc"}, python)), dict(expected))
+    expected = results_of(launch(TORCHRUN + PRELOAD, ["train"], {"BACKEND": "gloo"}))
+    compare(results_of(launch(TORCHRUN + PRELOAD, ["train"], {"BACKEND": "acc"})), dict(expected))
     # No change of the program: the launcher makes gloo mean acc, for workers that it forks and that it starts.
     chosen = ["--cpu_backend", "acc"]
     compare(results_of(launch(ACCELERATE + PRELOAD + chosen, ["train"], {"BACKEND": "gloo"})), dict(expected))
@@ -241,8 +239,7 @@ def test_training():
 
 
 def test_accelerate():
-    from_one, python = forked(PRELOAD[1])
-    expected, found = (results_of(launch(ACCELERATE + from_one, ["accelerate"], {"BACKEND": backend}, python))
+    expected, found = (results_of(launch(ACCELERATE + PRELOAD, ["accelerate"], {"BACKEND": backend}))
                        for backend in ("gloo", "acc"))
     compare(found, expected)
 
@@ -264,7 +261,7 @@ def test_failures():
 
 def test_refusals():
     def refused(command, environment, *words):
-        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=900,
+        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=240,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert ended.returncode == 2 and all(word in ended.stdout for word in words), \
             f"{command}: {ended.returncode} {ended.stdout}"

@@ -13,9 +13,6 @@ import tempfile
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
     sys.exit(77)
-sys.path.append(str(pathlib.Path(__file__).resolve().parent / "workers"))
-from warm_torch import forked  # noqa: E402
-
 if "RANK" in os.environ:
     import torch
     from torch import nn
@@ -81,9 +78,9 @@ def main():
     acclaunch, package = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/model.safetensors"
-        from_one, python = forked("torch")
-        run = subprocess.run([acclaunch, "--quiet", "--cpu", *from_one, "--num_processes", "2", "--use_fsdp",
-                              pathlib.Path(__file__), path], env=os.environ | python | {"PYTHONPATH": package},
+        run = subprocess.run([acclaunch, "--quiet", "--cpu", "--preload", "torch", "--num_processes", "2", "--use_fsdp",
+                              pathlib.Path(__file__), path],
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
                              capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
         found = [line.split()[-3:] for line in run.stdout.splitlines() if "] found " in line]

@@ -21,7 +21,6 @@ if not all(map(importlib.util.find_spec, ("torch", "accelerate"))):
 
 sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 from expect_error import expect  # noqa: E402
-from warm_torch import forked  # noqa: E402
 
 STEPS = 6
 # (rank, step, place) of the kills: before the first snapshot, in one, and behind one.
@@ -156,12 +155,12 @@ def worker(source, folder, case):
 def check_with_kills(case):
     acclaunch, source, package = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        from_one, python = forked("torch._dynamo,torch.distributed.fsdp")
         job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--max_restarts", str(len(KILLS)),
-                              "--restart_backoff", "0", "--memory_checkpoint_every", "2", *from_one, *CASES[case],
-                              os.path.abspath(__file__), source, folder, case],
-                             env=os.environ | python | {"PYTHONPATH": package},
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+                              "--restart_backoff", "0", "--memory_checkpoint_every", "2", "--preload",
+                              "torch._dynamo,torch.distributed.fsdp", *CASES[case], os.path.abspath(__file__), source,
+                              folder, case],
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     assert job.returncode == 0, job.stdout
     disturbed, undisturbed = collections.defaultdict(set), {}
     left = set()  # ranks that have begun the undisturbed training

@@ -3,48 +3,28 @@
 two ranks, and moves the training from each to the other through checkpoints (torch DCP). Losses and
 norms must be equal. Exits with 77 without torch."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from warm_torch import forked  # noqa: E402
-
-if not importlib.util.find_spec("torch"):
-    print("skipped: no torch")
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+except ImportError as error:
+    print(f"skipped: {error}")
     sys.exit(77)
 
-
-def main():
-    acclaunch, package = sys.argv[1:]
-    from_one, python = forked("torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict")
-    with tempfile.TemporaryDirectory() as folder:
-        run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
-                              "--fsdp_state_dict_type", "SHARDED_STATE_DICT", *from_one, os.path.abspath(__file__),
-                              folder],
-                             env=os.environ | python | {"PYTHONPATH": package, "OMP_NUM_THREADS": "1"},
-                             capture_output=True, text=True, timeout=900)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("trained") == 2, run.stdout
-
-
-if __name__ == "__main__" and "RANK" not in os.environ:
-    main()
-    sys.exit()  # only ranks need torch
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.distributed.checkpoint as dcp  # noqa: E402
-from torch import nn  # noqa: E402
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (get_model_state_dict,
                                                      get_optimizer_state_dict,
                                                      set_model_state_dict,
                                                      set_optimizer_state_dict)
 from torch.nn import functional as F
 
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
 from leave import leave  # noqa: E402
 
 MODEL, OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"  # Accelerate's names
@@ -228,5 +208,19 @@ def saved_beside(acc, runtime, ours, folder):
     runtime.wait_save()
 
 
+def main():
+    acclaunch, package = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
+                              "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--preload",
+                              "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
+                              os.path.abspath(__file__), folder],
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                               "OMP_NUM_THREADS": "1"},
+                             capture_output=True, text=True, timeout=550)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("trained") == 2, run.stdout
+
+
 if __name__ == "__main__":
-    worker(*sys.argv[1:])
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()

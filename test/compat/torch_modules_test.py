@@ -7,7 +7,6 @@ import contextlib
 import copy
 import gc
 import os
-import pathlib
 import random
 import shutil
 import subprocess
@@ -26,9 +25,6 @@ except ImportError as error:
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent / "workers"))
-from warm_torch import forked  # noqa: E402
 
 STEPS, ROWS = 2, 4
 # Strategy, and how the ranks of a machine gather: "copy" behaves as several machines do.
@@ -806,11 +802,11 @@ def main():
 
     expect_policies(acc)
     expect_freed(acc)
-    from_one, python = forked("torch._dynamo")
-    run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *from_one,
-                          os.path.abspath(__file__), *wanted],
-                         env=os.environ | python | {"PYTHONPATH": package, "OMP_NUM_THREADS": "1"},
-                         capture_output=True, text=True, timeout=900)
+    run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload",
+                          "torch._dynamo", os.path.abspath(__file__), *wanted],
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                           "OMP_NUM_THREADS": "1"},
+                         capture_output=True, text=True, timeout=550)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout
 

@@ -17,9 +17,6 @@ import tempfile
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from ports import reserved_port  # noqa: E402
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent / "workers"))
-from warm_torch import forked  # noqa: E402
-
 try:
     import numpy
     import torch
@@ -113,9 +110,9 @@ def main():
             if program:
                 run_program(acclaunch, program[0], kind, launchers, pathlib.Path(folder))
             else:
-                from_one, python = forked("numpy,torch")
-                outputs = run([[acclaunch, "--cpu", *from_one, *flags, os.path.abspath(__file__), kind, folder]
-                               for flags in launchers], {"PYTHONPATH": package, **python})
+                outputs = run([[acclaunch, "--cpu", "--preload", "numpy,torch", *flags, os.path.abspath(__file__),
+                                kind, folder] for flags in launchers],
+                              {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable})
                 assert outputs.count("equal") == workers, outputs
     if program:
         expect_configs(acclaunch, program[0])
@@ -133,7 +130,7 @@ def run(commands, environment):
     """Runs launchers that form one job. Returns their output."""
     started = [subprocess.Popen(each, env=os.environ | environment, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True) for each in commands]
-    outputs = "\n".join(each.communicate(timeout=900)[0] for each in started)
+    outputs = "\n".join(each.communicate(timeout=550)[0] for each in started)
     assert all(each.returncode == 0 for each in started), outputs
     return outputs
 

@@ -15,9 +15,6 @@ import tempfile
 if not importlib.util.find_spec("torch"):
     print("skipped: no torch")
     sys.exit(77)
-sys.path.append(str(pathlib.Path(__file__).resolve().parent / "workers"))
-from warm_torch import forked  # noqa: E402
-
 if "RANK" in os.environ:
     import torch
     from torch import nn
@@ -168,9 +165,10 @@ def losses(folder, rank):
 def run(*words):
     """Runs two ranks, which import torch._dynamo for the optimizer or the device "meta". Returns their output."""
     acclaunch, package = sys.argv[1:]
-    from_one, python = forked("torch._dynamo", warm="--rejoin" not in words)
-    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", *from_one, "--use_fsdp", *words],
-                         env=os.environ | python | {"PYTHONPATH": package, "OMP_NUM_THREADS": "1"},
+    job = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--preload", "torch._dynamo", "--use_fsdp",
+                          *words],
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
+                                           "OMP_NUM_THREADS": "1"},
                          capture_output=True, text=True, timeout=1000)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout + job.stderr

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from memory_machines_test import (ACCLAUNCH, DEADLINE, FLAGS, MODULES, TRAIN_GPT, Machines, Rejoining, python, text_of,
-                                  use_python)
+from memory_machines_test import ACCLAUNCH, DEADLINE, FLAGS, TRAIN_GPT, Machines, Rejoining, text_of, use_python
 from run_metrics import kept_steps, losses, stretches
 
 
@@ -38,13 +37,11 @@ def run_to_the_end(folder, count, workers, strategy, steps, name):
     program = [TRAIN_GPT, *text_of(folder), "--steps", steps, "--checkpoint", folder / name, "--checkpoint_every",
                1000000, "--metrics", folder / f"{name}.jsonl"]
     if count == 1:
-        from_one, variables = python(warm=True)
-        subprocess.run(list(map(str, [ACCLAUNCH, "--cpu", "--use_fsdp", "--num_processes", workers, *FLAGS, *from_one,
-                                      *flags, *program])),
-                       env=os.environ | variables, check=True, timeout=DEADLINE, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)
+        subprocess.run(list(map(str, [ACCLAUNCH, "--cpu", "--use_fsdp", "--num_processes", workers, *FLAGS, *flags,
+                                      *program])),
+                       check=True, timeout=DEADLINE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return
-    machines = Machines(output, count, workers, flags, program, warm=True)
+    machines = Machines(output, count, workers, flags, program)
     try:
         end_well(machines)
     finally:
@@ -134,7 +131,7 @@ def main():
             replicas_leave_and_return(pathlib.Path(temporary), *case)
         print("ok", *case, flush=True)
         os.environ["TORCH_OPTIMIZER"] = "1"  # of the next case, which imports torch._dynamo
-        MODULES[:] = ["torch._dynamo" if each == "torch" else each for each in MODULES]
+        FLAGS[:] = ["torch._dynamo" if each == "torch" else each for each in FLAGS]
 
 
 if __name__ == "__main__":

@@ -16,21 +16,13 @@ import sys
 import tempfile
 import time
 
-TEST = pathlib.Path(__file__).resolve().parents[1]
-sys.path += [str(TEST / "support"), str(TEST / "compat" / "workers")]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from daemon import Daemon  # noqa: E402
 from run_metrics import losses, steps_of  # noqa: E402
-from warm_torch import forked  # noqa: E402
 
 ACCLAUNCH, TRAIN_GPT, DAEMON = sys.argv[1:4]
 DEADLINE = 900  # seconds; far more than a busy machine needs
 FLAGS = []  # of all jobs
-MODULES = []  # which ranks in Python share
-
-
-def python(warm=False):
-    """Flags and variables of a job. warm: one that is not disturbed."""
-    return forked(",".join(MODULES), warm) if MODULES else ([], {})
 
 
 class Machines:
@@ -38,23 +30,21 @@ class Machines:
 
     join_timeout = 600  # seconds
 
-    def __init__(self, folder, count, workers, flags, program, metrics=None, warm=False):
-        from_one, self.variables = python(warm)
+    def __init__(self, folder, count, workers, flags, program, metrics=None):
         self.folder, self.metrics, self.running, self.files = folder, metrics, [], []
         self.daemon = Daemon(DAEMON, "--insecure")
         self.command = [
             ACCLAUNCH, "--cpu", "--use_fsdp", "--num_machines", count, "--num_processes", count * workers,
             "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1", "--main_process_port", self.daemon.port,
             "--rdzv_conf", f"join_timeout={self.join_timeout}", "--max_restarts", 5, "--restart_backoff", 0, *FLAGS,
-            *from_one, *flags, *program]
+            *flags, *program]
         for _ in range(count):
             self.add()
 
     def add(self):
         self.files.append(self.folder / f"output{len(self.files)}")
         with open(self.files[-1], "w") as output:
-            self.running.append(subprocess.Popen(list(map(str, self.command)), stdout=output, stderr=output,
-                                                 env=os.environ | self.variables))
+            self.running.append(subprocess.Popen(list(map(str, self.command)), stdout=output, stderr=output))
 
     def output(self):
         return "".join(each.read_text() for each in self.files)
@@ -128,7 +118,7 @@ class Rejoining(Machines):
 
     prints_pid = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh"]  # empty: the program does
 
-    def __init__(self, folder, count, workers, strategy, steps, name, program=None, flags=(), warm=False):
+    def __init__(self, folder, count, workers, strategy, steps, name, program=None, flags=()):
         self.workers = workers
         metrics = folder / f"{name}.jsonl"
         train = program or [
@@ -138,7 +128,7 @@ class Rejoining(Machines):
         folder.mkdir()
         super().__init__(folder, count, workers, ["--rejoin", "--fsdp_sharding_strategy", strategy,
                                                   "--memory_checkpoint_every", 1, *flags],
-                         [*self.prints_pid, *train], metrics, warm)
+                         [*self.prints_pid, *train], metrics)
 
     def pids(self, number):
         return [int(each) for each in re.findall(r"\] pid (\d+)", self.files[number].read_text())]
@@ -199,7 +189,7 @@ def survivors_keep_their_processes(folder, count, workers, strategy, losses_in_t
         machines.stop()
     found = losses(folder / "disturbed.jsonl")
     assert len(found) >= max(found) - len(losses_in_turn)  # a rank 0 that is killed may leave half a line
-    undisturbed = Rejoining(folder, count, workers, strategy, max(found), "undisturbed", warm=True)
+    undisturbed = Rejoining(folder, count, workers, strategy, max(found), "undisturbed")
     try:
         for each in undisturbed.running:
             assert each.wait(DEADLINE) == 0, undisturbed.output()
@@ -292,8 +282,8 @@ def use_python(package, trained="torch"):
     Rejoining.prints_pid = []
     with_engine = "engine" in pathlib.Path(TRAIN_GPT).name  # its optimizer and torch's modules import torch._dynamo
     modules = ["torch._dynamo", "torch.distributed.fsdp"] if with_engine else ["torch"]
-    MODULES[:] = [*modules, *[trained.split()[0]] * (trained != "torch")]
-    FLAGS[:] = ["--shutdown_timeout", 300, *["--engine", "acc"] * with_engine]
+    FLAGS[:] = ["--preload", ",".join([*modules, *[trained.split()[0]] * (trained != "torch")]),
+                "--shutdown_timeout", 300, *["--engine", "acc"] * with_engine]
 
 
 def trained_by_engine():
