@@ -15,6 +15,7 @@ import itertools
 import threading
 import time
 import weakref
+import zlib
 
 import torch
 import torch.distributed.fsdp
@@ -216,6 +217,7 @@ class RowUnit(Unit):
     def __init__(self, model, state, name):
         super().__init__(model, state.modules[0], name, "+".join(type(each).__name__ for each in state.modules))
         self.state, self.modules = state, state.modules
+        self.number = len(model.units)
         self.awaited = set()  # modules of a list that have not run yet in this forward of the root
         self.held = False  # gradients are not reduced
         self.computed = {}  # gradients of the running backward, by member
@@ -225,6 +227,11 @@ class RowUnit(Unit):
 
     def own_parameters(self):
         return [*super().own_parameters(), *self.state.ignored]
+
+    def begin_quietly(self):
+        if self.model.is_divided:
+            self.model.quiet_uses.append(self.number)
+        return super().begin_quietly()
 
     def unshard(self):
         if not self.is_in_use():
@@ -301,6 +308,8 @@ class RowModel(Model):
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
         self.published = None  # by publish_whole: by member, the sum of its rows, and of those of each rank
         self.versions = ()  # of whole parameters, when the outermost forward began
+        self.is_divided = self.root.mesh.size(self.root.mesh.ndim - 1) > 1
+        self.quiet_uses = []  # numbers of units, in the order of their uses without gradients, until ranks compare
 
     # ---- declaration
 
@@ -452,7 +461,7 @@ class RowModel(Model):
     def _check_versions(self):
         """Raises if the forward has changed whole parameters: ranks that share memory would change them for each
         other, and where each has a copy the change would be lost."""
-        if self.root.mesh.size(self.root.mesh.ndim - 1) == 1:
+        if not self.is_divided:
             return
         for member, version in zip(self.rows, self.versions):
             if member.working._version != version:
@@ -470,7 +479,7 @@ class RowModel(Model):
                 unit.reshard()
         if forward.use is None and forward.quiet:
             # The program may now change rows that other ranks read.
-            self._meet("run a forward without gradients, which all ranks run equally often")
+            self._meet("run a forward without gradients, which all ranks run equally often", self._compare_uses)
         elif forward.use is not None:
             self.unfenced = True
 
@@ -485,14 +494,33 @@ class RowModel(Model):
             self.unfenced = False
             self._meet("used rows of parameters after a forward, as all ranks do")
 
-    def _meet(self, why):
+    def _compare_uses(self, values=()):
+        """All ranks' `values`. Raises on all ranks if they used units without gradients in different orders, where a
+        use gathers: those of units of one size cannot be told apart, and ranks compute with the weights of others.
+        Collective."""
+        uses, self.quiet_uses = self.quiet_uses, []
+        order = zlib.crc32(bytes(str(uses), "ascii"))
+        gathers = not all(unit.keeps_addresses for unit in self.units)
+        every = self.runtime.all_gather([order, len(uses), gathers, *values])
+        if len({each[0] for each in every}) > 1 and any(each[2] for each in every):
+            longest = int(max(each[1] for each in every))
+            places = zip(*self.runtime.all_gather([*uses, *[-1] * (longest - len(uses))]))
+            found = next(place for place in places if len(set(place)) > 1)
+            names = [f"rank {rank} that of '{self.units[int(number)].label}'" if number >= 0 else f"rank {rank} none"
+                     for rank, number in enumerate(found)]
+            raise InvalidArgumentError(
+                f"the ranks used the units of {self.module._get_name()} in different orders in forwards without "
+                f"gradients: {', '.join(names[:8])}; all ranks must run the same forwards")
+        return [each[3:] for each in every]
+
+    def _meet(self, why, wait=None):
         """Waits for the ranks that read each other's rows. why: what this rank has done, for a message."""
-        if self.root.mesh.size(self.root.mesh.ndim - 1) > 1:
+        if self.is_divided:
             _watch_waits()
             _waits.append(_Wait(f"rank {self.runtime.rank} waits for other ranks: in {self.module._get_name()} it has "
                                 f"{why}"))
             try:
-                self.runtime.barrier()
+                (wait or self.runtime.barrier)()
             finally:
                 _waits.pop()
 
@@ -572,7 +600,7 @@ class RowModel(Model):
         for number, member in enumerate(trained):
             if member.has_gradient:
                 own[number // 50] += 2.0 ** (number % 50)
-        every = self.runtime.all_gather(own)
+        every = self._compare_uses(own)
         if all(each == own for each in every):
             return [member.has_gradient for member in trained]
         return [any(int(each[number // 50]) >> (number % 50) & 1 for each in every)

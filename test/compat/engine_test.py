@@ -1140,6 +1140,24 @@ def refused(mesh, shard):
 
     expect(NotSupportedError, "changed its parameter 'embedding.weight' in place", changed_in_forward)
 
+    class Routed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(2))
+
+        def forward(self, x):
+            return self.experts[dist.get_rank()](x)
+
+    def other_units():
+        made = Routed()
+        for each in made.experts:
+            shard(each, mesh=mesh)
+        with torch.no_grad():
+            shard(made, mesh=mesh)(torch.ones(1, SIZE))
+
+    expect(InvalidArgumentError, "orders in forwards without gradients: rank 0 that of 'experts.0', rank 1 that of "
+           "'experts.1'", other_units)
+
     def exchanged_in_forward():
         made = net()
         made.head.register_forward_pre_hook(lambda head, _: setattr(head.weight, "data", head.weight.data.clamp(-1, 1)))
