@@ -425,7 +425,8 @@ def changed_between(trial, late):
 
 
 def frozen(trial):
-    """Only some parameters are trained, as with adapters; one is frozen for a while."""
+    """Only some parameters are trained, as with adapters; one is frozen for a while, and once when its gradient is not
+    reduced yet, and a forward has no backward."""
     net = Net(tied=False)
     for name, parameter in net.named_parameters():
         parameter.requires_grad_("down" in name or "head" in name)
@@ -434,6 +435,14 @@ def frozen(trial):
     for trained in (True, False, True):
         net.head.weight.requires_grad_(trained)
         trial.step(net, optimizer)
+    awaited = loss_of(net, trial.ids())
+    net.set_requires_gradient_sync(False)
+    loss_of(net, trial.ids()).backward()
+    net.set_requires_gradient_sync(True)
+    net.head.weight.requires_grad_(False)
+    loss_of(net, trial.ids()).backward()
+    trial.note(awaited, nn.utils.clip_grad_norm_(net.parameters(), 1.0))
+    optimizer.step()
     trial.note_weights(net)
 
 

@@ -42,10 +42,10 @@ FlatGradient::Target FlatGradient::target(std::size_t index) {
 }
 
 void FlatGradient::close(bool last) {
-  if (!wanted_ && !closed_) {
+  if (!wanted_ && !begun_) {
     return;
   }
-  closed_ = true;
+  begun_ = true;
   if (watch_) {
     watch_->record(written_, counters_.gradients_closed, counters_.uses.micro_steps);
   }
@@ -108,7 +108,7 @@ void FlatGradient::renew() {
 
 void FlatGradient::forget() {
   written_.forget();
-  closed_ = false;
+  begun_ = false;
   aside_.reset();
   if (watch_) {
     watch_->forget();

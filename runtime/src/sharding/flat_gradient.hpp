@@ -50,6 +50,9 @@ class FlatGradient {
   /// Returns the memory for the full gradient of parameter `index`, [numel] in the view dtype, and
   /// whether it was written before (then the program adds). Marks it as written.
   Target target(std::size_t index);
+  /// Ends a backward, which may have written a gradient that is wanted. Others of the micro-step may
+  /// follow.
+  void end_backward() noexcept { begun_ = begun_ || wanted_; }
   /// Ends a micro-step; `last`: the last one of the step.
   void close(bool last);
   /// wanted: false while the program trains without this gradient, the same on all ranks.
@@ -59,7 +62,7 @@ class FlatGradient {
   /// until it is false.
   void hold(bool held) noexcept { held_ = held; }
   /// False if the next step has no gradient of this flat parameter: `reduced` has no value.
-  [[nodiscard]] bool is_due() const noexcept { return !held_ && (wanted_ || closed_); }
+  [[nodiscard]] bool is_due() const noexcept { return !held_ && (wanted_ || begun_); }
   /// Reduces before a step what no micro-step has reduced, also a gradient that was never written:
   /// all ranks must issue the same reductions.
   void flush() {
@@ -132,7 +135,7 @@ class FlatGradient {
   std::optional<GradientWatch> watch_;
   bool wanted_ = true;
   bool held_ = false;
-  bool closed_ = false;      ///< a micro-step has ended since the last step
+  bool begun_ = false;       ///< a backward of a wanted gradient has ended since the last step
   device::MemoryPtr aside_;  ///< result of an earlier reduction of this step; null: none
   std::size_t aside_numel_ = 0;
 };

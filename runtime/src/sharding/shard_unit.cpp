@@ -168,6 +168,7 @@ void ShardUnit::prepare_gradients() {
 ShardUnit::Early ShardUnit::after_backward() {
   trace_end();
   prepare_gradients();
+  for_each_gradient([](FlatGradient& gradient) { gradient.end_backward(); });
   --open_;
   schedule_.end_backward(number_);
   if (open_ == 0 && uses().awaiting == 0) {
