@@ -50,8 +50,7 @@ class FlatGradient {
   /// Returns the memory for the full gradient of parameter `index`, [numel] in the view dtype, and
   /// whether it was written before (then the program adds). Marks it as written.
   Target target(std::size_t index);
-  /// Ends a backward, which may have written a gradient that is wanted. Others of the micro-step may
-  /// follow.
+  /// Ends a backward, which may have written a gradient that is wanted. The micro-step may go on.
   void end_backward() noexcept { begun_ = begun_ || wanted_; }
   /// Ends a micro-step; `last`: the last one of the step.
   void close(bool last);
