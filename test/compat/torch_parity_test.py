@@ -103,6 +103,7 @@ def main():
                                    "--num_processes", str(workers)]])
              for name, workers in (("zero1", 2), ("zero3_hpz", 4))]
     jobs += [("machines", 4, [[*fsdp, "--num_processes", "4", "--num_machines", "2",
+                               "--rdzv_conf", "heartbeat_timeout=600",  # no machine is lost
                                "--main_process_ip", "127.0.0.1", *port, "--machine_rank", str(rank)]
                               for rank in range(2)])]
     for kind, workers, launchers in jobs:
