@@ -407,14 +407,18 @@ class RowModel(Model):
         if not any(unit.is_in_use() for unit in self.units):
             self.check_module()
 
+    def gathers(self):
+        """True if each use gathers: between machines, and on GPUs."""
+        return not all(unit.keeps_addresses for unit in self.units)
+
     # ---- whole values without communication
 
     def publish_whole(self):
         """Lets each rank read whole parameters until the program changes one. Collective. Only for a mesh of one
         dimension."""
         self.published = None
-        if not all(unit.keeps_addresses for unit in self.units):
-            return  # each use gathers: between machines, and on GPUs
+        if self.gathers():
+            return
         self.publish_if_idle()
         for unit in self.units:
             handle = unit.begin_quietly()
@@ -500,8 +504,7 @@ class RowModel(Model):
         Collective."""
         uses, self.quiet_uses = self.quiet_uses, []
         order = zlib.crc32(bytes(str(uses), "ascii"))
-        gathers = not all(unit.keeps_addresses for unit in self.units)
-        every = self.runtime.all_gather([order, len(uses), gathers, *values])
+        every = self.runtime.all_gather([order, len(uses), self.gathers(), *values])
         if len({each[0] for each in every}) > 1 and any(each[2] for each in every):
             longest = int(max(each[1] for each in every))
             places = zip(*self.runtime.all_gather([*uses, *[-1] * (longest - len(uses))]))

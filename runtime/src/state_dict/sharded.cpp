@@ -73,7 +73,7 @@ class FolderBuilder {
   /// Adds a pickled value.
   void add_value(dcp::Path path, std::string pickle) {
     path.insert(path.begin(), top_);
-    values_.push_back({dotted(path), std::move(path), std::move(pickle), 0});
+    values_.push_back({dcp::joined_by_dots(path), std::move(path), std::move(pickle), 0});
   }
 
   // The cut rule needs all tensors, so it is made last. Arrays and sources have the same numbers.
@@ -118,18 +118,7 @@ class FolderBuilder {
 
   void add_tensor(dcp::Path path, Dtype dtype, const Shape& shape) {
     path.insert(path.begin(), top_);
-    tensors_.push_back({dotted(path), std::move(path), dtype, shape});
-  }
-
-  static std::string dotted(const dcp::Path& path) {
-    std::string name;
-    for (const auto& step : path) {
-      name += name.empty() ? "" : ".";
-      name += std::holds_alternative<std::string>(step)
-                  ? std::get<std::string>(step)
-                  : std::to_string(std::get<std::int64_t>(step));
-    }
-    return name;
+    tensors_.push_back({dcp::joined_by_dots(path), std::move(path), dtype, shape});
   }
 
   ModelState& model_;

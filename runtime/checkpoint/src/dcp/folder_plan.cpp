@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/dcp/folder_plan.hpp"
 
+#include "acc/base/hash.hpp"
 #include "dcp/archive_sizes.hpp"
 
 namespace acc::checkpoint::dcp {
@@ -9,22 +10,26 @@ std::string file_name(int rank) {
   return "__" + std::to_string(rank) + "_0.distcp";
 }
 
-// FNV-1a, with the separators that keep a name apart from a box.
 std::uint64_t mark_of(const FolderPlan& plan, std::string_view name, const Box& box) {
   if (!plan.step) {
     return 0;
   }
-  std::uint64_t mark = 0xcbf29ce484222325;
-  const auto fold = [&mark](std::uint64_t value) { mark = (mark ^ value) * 0x100000001b3; };
-  fold(static_cast<std::uint64_t>(*plan.step));
-  for (const char c : name) {
-    fold(static_cast<unsigned char>(c));
-  }
+  std::uint64_t mark = fnv1a(name, fnv1a_step(kFnv1aStart, static_cast<std::uint64_t>(*plan.step)));
   for (std::size_t d = 0; d < box.offsets.size(); ++d) {
-    fold(static_cast<std::uint64_t>(box.offsets[d]));
-    fold(static_cast<std::uint64_t>(box.sizes[d]));
+    mark = fnv1a_step(mark, static_cast<std::uint64_t>(box.offsets[d]));
+    mark = fnv1a_step(mark, static_cast<std::uint64_t>(box.sizes[d]));
   }
   return mark == 0 ? 1 : mark;
+}
+
+std::string joined_by_dots(const Path& path) {
+  std::string text;
+  for (const auto& step : path) {
+    const auto* const key = std::get_if<std::string>(&step);
+    text += (&step == &path.front() ? "" : ".") +
+            (key != nullptr ? *key : std::to_string(std::get<std::int64_t>(step)));
+  }
+  return text;
 }
 
 // The file is the concatenation of its archives, so each begins where the one before ends.

@@ -53,16 +53,6 @@ std::string in_quotes(std::string_view name) {
   return "'" + std::string(name) + "'";
 }
 
-std::string joined_by_dots(const Path& path) {
-  std::string text;
-  for (const auto& step : path) {
-    const auto* const key = std::get_if<std::string>(&step);
-    text += (&step == &path.front() ? "" : ".") +
-            (key != nullptr ? *key : std::to_string(std::get<std::int64_t>(step)));
-  }
-  return text;
-}
-
 // Returns the state that BUILD gave to an object; null if there is none.
 const Value* state_of(const Value& object) {
   return object.is(Kind::object) && object.items.size() > 2 ? object.items[2] : nullptr;

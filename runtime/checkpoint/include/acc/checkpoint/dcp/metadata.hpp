@@ -34,6 +34,9 @@ struct Chunk {
 /// Keys and list positions on the way from the top of the state dict to a value.
 using Path = std::vector<std::variant<std::string, std::int64_t>>;
 
+/// Returns the name that torch gives the entry with this path.
+std::string joined_by_dots(const Path& path);
+
 /// A tensor; or a pickled value at `value`, if `is_tensor` is false.
 struct Entry {
   std::string name;  ///< the path, joined by "."
