@@ -131,7 +131,11 @@ void Program::wait_for_event(Clock::time_point deadline, std::string_view what) 
 int Program::count(std::string_view text) const {
   int found = 0;
   for (const Stream& stream : streams_) {
-    for (std::size_t at = 0; (at = stream.text.find(text, at)) != std::string::npos; ++at) {
+    std::string_view lines = stream.text;
+    if (stream.pipe) {
+      lines = lines.substr(0, lines.rfind('\n') + 1);  // npos + 1 is 0
+    }
+    for (std::size_t at = 0; (at = lines.find(text, at)) != std::string_view::npos; ++at) {
       ++found;
     }
   }

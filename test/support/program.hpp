@@ -30,10 +30,11 @@ class Program {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   void signal(int signal) const;
 
-  /// Number of times that `text` is in what was read so far, of stdout and stderr together.
+  /// Number of times that `text` is in the lines that were read so far, of stdout and stderr
+  /// together. A line whose end has not come yet does not count: its rest may be what a test reads.
   [[nodiscard]] int count(std::string_view text) const;
 
-  /// Returns when the program has written `text` `times` times, to stdout and stderr together.
+  /// Returns when `count(text)` has come to `times`.
   void wait_for_text(std::string_view text, int times = 1);
 
   /// Waits until the program has ended. Returns the exit status as a shell reports it.

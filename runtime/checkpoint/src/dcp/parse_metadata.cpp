@@ -192,7 +192,7 @@ class Parser {
                      (value == nullptr ? "nothing" : value->describe()));
     }
     const bool leaves = std::ranges::any_of(path, [](const auto& part) { return part == ".."; });
-    const std::string text = path.string();
+    std::string text = path.string();
     if (!path.has_filename() || path.is_absolute() || leaves || text.find('\0') != text.npos) {
       fail(what, "its file '" + text + "' is not inside the checkpoint's folder");
     }
