@@ -89,17 +89,17 @@ def replicas_leave_and_return(folder, count, workers, strategy, every, changes):
 
 def a_save_ends_when_a_machine_joins(folder, at_open):
     """Rank 0 holds its first save, which has no name yet, until the others have heard that a machine joins."""
-    run, released = folder / "run", folder / "released"
-    hold = f"[ -e {released} ] || ! ls {run} | grep -q acc-tmp || until [ -e {released} ]; do sleep 0.05; done"
+    run, held, released = folder / "run", folder / "held", folder / "released"
+    hold = f"! ls {run} 2>&1 | grep -q acc-tmp || (touch {held}; until [ -e {released} ]; do sleep 0.05; done)"
     machines = Rejoining(folder, 2, 1, "NO_SHARD", 0, "saving", program=[
         "env", f"LD_PRELOAD={at_open}", f"ACC_OPEN_UNDER={run}", "ACC_OPEN_AT=1", f"ACC_OPEN_RUN={hold}",
         f"ACC_OPEN_HIT={folder / 'hit'}", "ACC_OPEN_RANK=0", TRAIN_GPT, *text_of(folder), "--steps", 1000000,
-        "--checkpoint", run, "--checkpoint_every", 5, "--metrics", folder / "metrics"],
+        "--checkpoint", run, "--checkpoint_every", 5, "--total_limit", 9, "--metrics", folder / "metrics"],
         flags=["--elastic_replicas", 1, "--max_restarts", 0, "--shutdown_timeout", 300, "--save_async",
                "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--num_machines", 3, "--num_processes", 3,
                "--rdzv_conf", "join_timeout=200,last_call_timeout=1"])
     try:
-        machines.wait_for("tokens/s", 1)
+        machines.wait_until(held.exists, "the first save")
         machines.add()
         machines.wait_for("has joined: the next round has 3 machines; the workers go on", 1)
         assert not (run / "checkpoint_0").exists()

@@ -152,12 +152,12 @@ TEST_CASE("workers that handle SIGTERM do not wait for a rank on a machine that 
   first.wait_for_text("waiting");
   Program second(run(1'000'000, more, flags));
   for (Program* const each : {&first, &second}) {
-    each->wait_for_text("pid ");
+    each->wait_for_text("] pid ");
   }
   wait_for_steps(metrics);
   const Frozen frozen(second);
   first.wait_for_text("round 1: 1 machine, 1 worker");
-  first.wait_for_text("pid ", 2);  // it goes on alone
+  first.wait_for_text("] pid ", 2);  // it goes on alone
   wait_for_steps(metrics);
   first.signal(SIGUSR1);
   CHECK(first.wait() == 0);
@@ -171,7 +171,7 @@ TEST_CASE("workers that are killed resume from memory, with the losses of an und
   const std::string series = (folder.path() / "run").string();
   Program launcher(run(1'000'000, "--checkpoint " + series +
                                       " --checkpoint_every 1000000 --metrics " + metrics.string()));
-  launcher.wait_for_text("pid ", 2);
+  launcher.wait_for_text("] pid ", 2);
   wait_for_steps(metrics);  // of which the first is in memory
   const auto first = Watched(launcher.out(), "pid ");
   REQUIRE(::kill(first[1], SIGKILL) == 0);
@@ -194,7 +194,7 @@ TEST_CASE("with --rejoin only the worker that is killed is started again") {
       run(1'000'000,
           "--checkpoint " + series + " --checkpoint_every 1000000 --metrics " + metrics.string(),
           {"--rejoin"}));
-  launcher.wait_for_text("pid ", 2);
+  launcher.wait_for_text("] pid ", 2);
   wait_for_steps(metrics);  // of which the first is in memory
   const auto first = Watched(launcher.out(), "pid ");
   REQUIRE(first.size() == 2);
@@ -212,7 +212,7 @@ TEST_CASE("with --rejoin only the worker that is killed is started again") {
   for (const std::string rank : {"1", "0"}) {
     REQUIRE(::kill(of_rank.at(rank), SIGKILL) == 0);
     ++kills;
-    launcher.wait_for_text("pid ", 2 + kills);
+    launcher.wait_for_text("] pid ", 2 + kills);
     launcher.wait_for_text("all workers have rejoined", kills);
     wait_for_steps(metrics);  // it trains again
     of_rank[rank] = std::stoi(launcher.out().substr(launcher.out().rfind("pid ") + 4));

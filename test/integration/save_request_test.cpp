@@ -62,7 +62,7 @@ struct Interrupted {
 
   explicit Interrupted(const std::vector<std::string>& launcher_flags = {}, int every = 1'000'000)
       : launcher(command(kForever, flags += std::to_string(every), launcher_flags)) {
-    launcher.wait_for_text("pid ", 2);
+    launcher.wait_for_text("] pid ", 2);
     launcher.wait_for_text("tokens/s");
   }
 
