@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from acclaunch import _bitsandbytes, _dtensor, _local, _rows
 from acclaunch._library import (INITIALIZER_CONSTANT, InvalidArgumentError, NotSupportedError, ParameterConfig,
                                 ShardsFunction, callback, say)
-from acclaunch._parameters import DTYPES, Uncopied, checksum, view
+from acclaunch._parameters import DTYPES, Uncopied, checksum, outside_graphs, view
 from acclaunch._runtime import Runtime, release
 from acclaunch._sharding import Lifetime, Model, _inside, owned_parameters, put_in_later
 from acclaunch._units import Member, Unit, as_plain, grad_of, in_backward, map_tensors, places_in, put, set_grad_of
@@ -58,6 +58,7 @@ class _State:
     def holds_gradients(self):
         return not self.requires_gradient_sync or (self.mesh.ndim == 2 and not self.requires_all_reduce)
 
+    @outside_graphs
     def before_forward(self, module, arguments, keywords):
         if self.summoned:
             return None
@@ -68,6 +69,7 @@ class _State:
             _bind(module)
         return self.unit.before_forward(module, arguments, keywords)
 
+    @outside_graphs
     def after_forward(self, module, arguments, keywords, output):
         if self.unit is None:  # _bind failed
             return None
@@ -76,17 +78,6 @@ class _State:
         if dtype is not None and output is not None:
             output = map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, output)
         return output
-
-
-def _uncompiled(function):
-    """The hook of a module, which torch.compile does not look into, as it does not into those of torch's engine: it
-    compiles what runs between the hooks."""
-    @functools.wraps(function)
-    def hook(*arguments):
-        return torch._dynamo.disable(function, recursive=True, reason="hooks of sharded modules")(*arguments) \
-            if torch.compiler.is_compiling() else function(*arguments)
-
-    return hook
 
 
 def state_of(module):
@@ -935,8 +926,8 @@ def shard(modules, mesh, reshard_after_forward, precision, ignored):
     for each in modules:
         object.__setattr__(each, "_acc_state", state)
         _sharded.add(each)
-        each.register_forward_pre_hook(_uncompiled(state.before_forward), prepend=True, with_kwargs=True)
-        each.register_forward_hook(_uncompiled(state.after_forward), with_kwargs=True, always_call=True)
+        each.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
+        each.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
         each.register_load_state_dict_pre_hook(before_load)
         each.register_state_dict_pre_hook(reshard)
     return state
@@ -970,18 +961,20 @@ class PartOfRoot:
     def __init__(self, root, part):
         self.root, self.opened = root, []
         self.handles = [
-            part.register_forward_pre_hook(_uncompiled(self.before_forward), prepend=True, with_kwargs=True),
-            part.register_forward_hook(_uncompiled(self.after_forward), with_kwargs=True, always_call=True)]
+            part.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True),
+            part.register_forward_hook(self.after_forward, with_kwargs=True, always_call=True)]
 
     def remove(self):
         for each in self.handles:
             each.remove()
 
+    @outside_graphs
     def before_forward(self, module, arguments, keywords):
         unit = None if state_of(self.root).summoned else unit_of(self.root)
         self.opened.append(unit is not None and not unit.forwards and not unit.backwards)
         return unit.state.before_forward(module, arguments, keywords) if self.opened[-1] else None
 
+    @outside_graphs
     def after_forward(self, module, arguments, keywords, output):
         if self.opened.pop():
             return state_of(self.root).after_forward(module, arguments, keywords, output)

@@ -28,6 +28,19 @@ def needs_of(optimizer, more=()):
     return next((needs[key] for key in keys if key in needs), None)
 
 
+def outside_graphs(function):
+    """Decorator: torch.compile does not look into the function, nor into what it calls, as it does not into torch's
+    functions in C++ and torch's hooks of sharded modules. What runs between two such calls may be compiled with
+    fullgraph=True."""
+    frames = torch._C._dynamo.eval_frame
+    if not hasattr(frames, "_FrameExecStrategy"):  # torch 2.6
+        return torch._dynamo.disable(function)
+    function._torchdynamo_disable = True  # where it would be a part of a graph
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(  # where it is called between graphs
+        frames._FrameAction.SKIP, frames._FrameAction.SKIP))
+    return function
+
+
 def aligned(nbytes, to=64):
     return -(-nbytes // to) * to
 

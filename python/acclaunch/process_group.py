@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from acclaunch import _library
+from acclaunch._parameters import outside_graphs
 
 _log = logging.getLogger(__name__)
 _DEFAULT_TIMEOUT_MS = 30 * 60 * 1000  # torch's
@@ -85,15 +86,11 @@ def _milliseconds(timeout):
 
 
 def _outside_graphs(made):
-    """Decorator of a class: torch.compile does not look into its functions, as it does not into torch's own, which
-    are in C++."""
-    frames = torch._C._dynamo.eval_frame
-    skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    """Decorator of a class, for all its functions."""
     for member in vars(made).values():
         function = member.fget if isinstance(member, property) else member
         if isinstance(function, types.FunctionType):
-            function._torchdynamo_disable = True  # where it would be a part of a graph
-            frames.set_code_exec_strategy(function.__code__, skipped)  # where it is called between graphs
+            outside_graphs(function)
     return made
 
 

@@ -705,11 +705,13 @@ class ReadsWeights(Net):
 
 
 def compiled(trial):
-    """Blocks that are compiled before they are sharded, and the whole module afterwards."""
+    """Blocks that are compiled before and after they are sharded, without breaks of their graphs, and the whole module
+    afterwards."""
     net = Net(recompute=True)
-    for block in net.blocks:
-        block.compile(backend="aot_eager")
+    net.blocks[0].compile(backend="aot_eager", fullgraph=True)
+    net.blocks[1] = torch.compile(net.blocks[1], backend="aot_eager", fullgraph=True)
     trial.sharded(net)
+    net.blocks[2].compile(backend="aot_eager", fullgraph=True)
     optimizer = adamw(net)
     trial.step(net, optimizer)
     whole = torch.compile(net, backend="aot_eager")
