@@ -197,10 +197,11 @@ def _serve_saves(module):
     _save_async.serve_accelerate(module)
 
 
-def _serve_async_save(module):
+def _serve_dcp(module):
     """module: torch.distributed.checkpoint."""
     from acclaunch import _staging
     _staging.serve_async_save(module)
+    _save_async.serve_writer(module)
 
 
 def _serve_bitsandbytes(module):
@@ -223,7 +224,7 @@ _FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsd
               "accelerate.accelerator": _serve_saves,
               "transformers.trainer_utils": _save_async.serve_trainer_utils,
               "transformers.trainer": _serve_trainer,
-              "torch.distributed.checkpoint": _serve_async_save,
+              "torch.distributed.checkpoint": _serve_dcp,
               "accelerate.utils.fsdp_utils": _serve_optimizer_files,
               "accelerate.utils.deepspeed": _keep_optimizers, "peft.utils.save_and_load": _serve_peft,
               "safetensors.torch": _serve_safetensors}
@@ -256,3 +257,4 @@ def install():
     atexit.register(_say_if_unused)
     atexit.register(_save_async.at_exit)
     _save_async.serve_groups()
+    _save_async.serve_exit()

@@ -28,11 +28,30 @@ _memory = _staging.Staging()  # for the copies of one Save
 _group = None, None  # that of Save.group, and the default process group of its time before it
 _PIECE = 4 << 20  # of a value in the store, where torch's takes 8 MiB
 _made = 0  # number of Saves, equal on all ranks
+_MARK = ".acc-unfinished"  # a file in a checkpoint of which not all ranks have written their files
 was_used = False
 
 
 def is_on():
     return os.environ.get("ACC_SAVE_ASYNC", "false") == "true"
+
+
+def is_marked(folder):
+    return os.path.exists(os.path.join(folder, _MARK))
+
+
+def check_complete(folder):
+    """Raises ConfigError for a checkpoint that lacks files."""
+    if isinstance(folder, (str, os.PathLike)) and is_marked(folder):
+        raise ConfigError(f"{folder} is not a complete checkpoint: not all ranks have written their files, as {_MARK} "
+                          "in it says; take the one before")
+
+
+def _numbered(folder, prefix):
+    """The folders in a folder that have names of this prefix and a number, by the number."""
+    found = {int(match[1]): match[0] for match in map(re.compile(re.escape(prefix) + r"(\d+)").fullmatch,
+                                                      os.listdir(folder)) if match}
+    return [path for number in sorted(found) if os.path.isdir(path := os.path.join(folder, found[number]))]
 
 
 def _leads():
@@ -44,10 +63,12 @@ class Save:
     """What is written to a folder, and what happens when it has been. name: of the checkpoint, for messages."""
 
     def __init__(self, name, folder, number, is_beside):
-        self.name, self.folder, self.number = name, os.path.abspath(folder), number
+        self.working = os.getcwd()  # another one when the thread writes
+        self.name, self.folder, self.number = name, self._absolute(folder), number
         self.is_beside = is_beside  # the training, so that a thread makes the files
         self.writes = []  # functions that make them
         self.commits = {}  # of at_end, by folder
+        self.rotate = None  # removes older checkpoints, when this one is complete on all ranks
         self.hides, self.hidden = False, None  # another name that the folder has until then
         self.done, self.mistake, self.error = threading.Event(), "", None
         self.meetings, self.parted, self.uses_group, self.raised = 0, False, False, False
@@ -59,7 +80,7 @@ class Save:
 
     def takes(self, path):
         """True for a file of the folder, which is made now; others are the program's own."""
-        return _saving is self and isinstance(path, (str, os.PathLike)) and _is_in(os.path.abspath(path), self.folder)
+        return _saving is self and isinstance(path, (str, os.PathLike)) and _is_in(self._absolute(path), self.folder)
 
     @contextlib.contextmanager
     def noting(self):
@@ -109,15 +130,29 @@ class Save:
             self.uses_group = True
             self.writes.append(run)
 
+    def mark(self, makes_folder):
+        """Puts a file into the folder that says that it is not complete, before a rank writes to it."""
+        with self.noting():
+            if makes_folder:
+                os.makedirs(self.folder, exist_ok=True)
+                pathlib.Path(self.folder, _MARK).touch()
+        self.meet("marked")
+
+    def unmark(self):
+        pathlib.Path(self.place(self.folder), _MARK).unlink(missing_ok=True)
+
     def drop(self):
         self.writes.clear()
         _memory.reset()
 
     # ---- names of folders
 
+    def _absolute(self, path):
+        return os.path.normpath(os.path.join(self.working, path))
+
     def place(self, path):
         """The present place of a path."""
-        path = os.path.abspath(path)
+        path = self._absolute(path)
         if self.hidden is not None and _is_in(path, self.folder):
             return os.path.normpath(os.path.join(self.hidden, os.path.relpath(path, self.folder)))
         return path
@@ -147,6 +182,7 @@ class Save:
             with self.noting():
                 self.commit()
             self.meet("named")
+            self._rotate()
             return
         self.agree("made", self._named(self.error))
         if not self.mistake and self.hides:
@@ -171,6 +207,12 @@ class Save:
         if self.hidden is not None and _leads():
             _show(self.folder, self.hidden)
 
+    def _rotate(self):
+        if self.rotate is not None:
+            error = self._called(self.rotate)[1]
+            if error:
+                say(f"checkpoints older than {self.name} were not removed: {error}")
+
     def _remove(self):
         for folder in [*self.commits, *[self.folder] * self.hides] if self.is_beside else ():
             shutil.rmtree(self.place(folder), ignore_errors=True)
@@ -186,6 +228,8 @@ class Save:
                 self._await_all(self._part_of_store("made"))  # ranks may still make files in the folder
                 self._remove()
                 self.agree("removed", self.mistake)
+            else:
+                self._rotate()
         except Exception as error:  # noqa: BLE001: of the store, whose host may have ended
             self.mistake = self.mistake or f"the ranks could not agree that it is complete: {error}"
         self.drop()
@@ -311,9 +355,13 @@ def _show(folder, hidden):
         if not os.path.isdir(folder):
             os.rename(hidden, folder)
             return
-        for name in os.listdir(hidden):  # the program has made the folder again meanwhile, for files of its own
+        # The program has made the folder again meanwhile, for files of its own.
+        mark = pathlib.Path(folder, _MARK)
+        mark.touch()
+        for name in os.listdir(hidden):
             os.rename(os.path.join(hidden, name), os.path.join(folder, name))
         os.rmdir(hidden)
+        mark.unlink()
 
 
 @contextlib.contextmanager
@@ -368,6 +416,33 @@ def serve_groups():
         original(*arguments, **keywords)
 
     dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy_process_group
+
+
+def serve_exit():
+    """A program that ends without functions at exit waits for its save too."""
+    original = os._exit
+
+    @functools.wraps(original)
+    def _exit(status):
+        wait(at_exit=True)
+        original(status)
+
+    os._exit = _exit
+
+
+def serve_writer(module):
+    """module: torch.distributed.checkpoint. What is written over a checkpoint is none until its end: by the metadata of
+    the one before, files of two states would be read as one."""
+    original = module.FileSystemWriter.prepare_global_plan
+
+    @functools.wraps(original)
+    def prepare_global_plan(self, plans):  # by one rank, before any writes
+        metadata = self._get_metadata_path()
+        if self.fs.exists(metadata):
+            self.fs.rm_file(metadata)
+        return original(self, plans)
+
+    module.FileSystemWriter.prepare_global_plan = prepare_global_plan
 
 
 def _placed(save):
@@ -510,60 +585,100 @@ def at_exit():
     wait(at_exit=True)
     _group = None, None
     if is_on() and not was_used and not getattr(sys, "last_value", None) and os.environ.get("RANK", "0") == "0":
-        say("save_async had no effect: the program has made no checkpoint by Accelerate's save_state, DeepSpeed's "
-            "save_checkpoint or Trainer")
+        say("save_async had no effect: the program has made no checkpoint by Accelerate's save_state with a section "
+            "for FSDP or DeepSpeed, DeepSpeed's save_checkpoint or Trainer")
 
 
 def serve_accelerate(module):
     """module: accelerate.accelerator. A folder that has files already is written before save_state returns: until the
-    end, it would have files of two states."""
+    end, it would have files of two states. Of automatic names, those that are not complete are never loaded, and older
+    ones are removed when the new one is complete. Without a section for FSDP or DeepSpeed the functions are
+    Accelerate's own: there one rank may call them alone."""
     from acclaunch._rows import of_all_ranks
-    save, load = module.Accelerator.save_state, module.Accelerator.load_state
+    sharded = module.DistributedType.FSDP, module.DistributedType.DEEPSPEED
+    make, save, load = (getattr(module.Accelerator, name) for name in ("__init__", "save_state", "load_state"))
+
+    @functools.wraps(make)
+    def __init__(self, *arguments, **keywords):
+        make(self, *arguments, **keywords)
+        named = self.project_configuration.automatic_checkpoint_naming and self.project_dir is not None
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)  # else the save of another job may be there
+        if named and restarts and self.distributed_type in sharded:
+            wait()
+            if _leads():
+                _remove_unfinished(_checkpoint_of(self, 0), True)
+            of_all_ranks(None)  # before the program looks into the folder
 
     @functools.wraps(save)
     def save_state(self, output_dir=None, *arguments, **keywords):
-        folder, automatic = output_dir, self.project_configuration.automatic_checkpoint_naming
-        if automatic:
-            folder = os.path.join(self.project_dir, "checkpoints", f"checkpoint_{self.save_iteration}")
-        wait()
-        at_once = not is_on() or any(of_all_ranks(os.path.isdir(folder) and bool(os.listdir(folder))))
-        if not at_once and _leads():
-            beside, name = os.path.split(os.path.abspath(folder))
-            name = "checkpoint_*" if automatic else glob.escape(name)
-            for each in glob.glob(_hidden_name(os.path.join(glob.escape(beside), name))):
-                shutil.rmtree(each, ignore_errors=True)  # of a job that was killed
-        with saving(str(folder), folder, at_once) as begun:
-            begun.hides = not at_once
+        if self.distributed_type not in sharded:
             return save(self, output_dir, *arguments, **keywords)
+        named = self.project_configuration
+        automatic = named.automatic_checkpoint_naming
+        folder = _checkpoint_of(self, self.save_iteration) if automatic else output_dir
+        wait()
+        if _leads():
+            _remove_unfinished(folder, automatic)
+        is_full = any(of_all_ranks(_leads() and os.path.isdir(folder) and bool(os.listdir(folder))))
+        if automatic and is_full:
+            raise ValueError(f"{folder} exists already: set the iteration of the ProjectConfiguration to the number of "
+                             "the next checkpoint")
+        with saving(str(folder), folder, not is_on() or is_full) as begun:
+            begun.hides = begun.is_beside
+            begun.mark(_leads())
+            named.automatic_checkpoint_naming = False  # else it would remove older ones now
+            try:
+                result = save(self, folder, *arguments, **keywords)
+            finally:
+                named.automatic_checkpoint_naming = automatic
+            begun.at_end(lambda: _leads() and begun.unmark(), begun.folder)
+            if automatic and self.is_main_process and named.total_limit is not None:
+                begun.rotate = lambda: _remove_oldest(begun.folder, named.total_limit)
+            return result
 
     @functools.wraps(load)
     def load_state(self, input_dir=None, *arguments, **keywords):
         wait()
+        automatic = self.project_configuration.automatic_checkpoint_naming
+        if input_dir is None and automatic and self.distributed_type in sharded:
+            folder = os.path.dirname(_checkpoint_of(self, 0))
+            found = [os.path.basename(each) for each in _numbered(folder, "checkpoint_") if not is_marked(each)]
+            common = set.intersection(*map(set, of_all_ranks(found)))
+            if not common:
+                raise ConfigError(f"{folder} has no complete checkpoint: a job was killed in its first save")
+            input_dir = os.path.join(folder, next(each for each in reversed(found) if each in common))
         check_complete(input_dir)
         return load(self, input_dir, *arguments, **keywords)
 
-    module.Accelerator.save_state, module.Accelerator.load_state = save_state, load_state
+    for each in (__init__, save_state, load_state):
+        setattr(module.Accelerator, each.__name__, each)
+
+
+def _checkpoint_of(accelerator, number):
+    return os.path.join(accelerator.project_dir, "checkpoints", f"checkpoint_{number}")
+
+
+def _remove_unfinished(folder, automatic):
+    """What a job that was killed has left."""
+    beside, name = map(glob.escape, os.path.split(os.path.abspath(folder)))
+    pattern = os.path.join(beside, "checkpoint_*" if automatic else name)
+    marked = filter(is_marked, glob.glob(pattern)) if automatic else ()  # others may have files of the program
+    for each in [*glob.glob(_hidden_name(pattern)), *marked]:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _remove_oldest(newest, limit):
+    others = [each for each in _numbered(os.path.dirname(newest), "checkpoint_") if each != newest]
+    for each in others[:max(0, len(others) + 1 - limit)]:
+        shutil.rmtree(each)
 
 
 # ---- transformers
 
-_MARK = ".acc-unfinished"  # a file in a checkpoint of Trainer: not all ranks have written their files
-
-
-def check_complete(folder):
-    """Raises ConfigError for a checkpoint of Trainer that lacks files."""
-    if isinstance(folder, (str, os.PathLike)) and os.path.exists(os.path.join(folder, _MARK)):
-        raise ConfigError(f"{folder} is not a complete checkpoint: not all ranks have written their files, as {_MARK} "
-                          "in it says; take the one before")
-
-
 def serve_trainer_utils(module):
     """module: transformers.trainer_utils."""
     def get_last_checkpoint(folder):
-        found = {int(match[1]): name for name in os.listdir(folder)
-                 if (match := re.fullmatch(r"checkpoint-(\d+)", name)) and os.path.isdir(os.path.join(folder, name))
-                 and not os.path.exists(os.path.join(folder, name, _MARK))}
-        return os.path.join(folder, found[max(found)]) if found else None
+        return next((each for each in reversed(_numbered(folder, "checkpoint-")) if not is_marked(each)), None)
 
     module.get_last_checkpoint = get_last_checkpoint
 
@@ -584,24 +699,23 @@ def serve_trainer(module):
     @functools.wraps(save)
     def save_checkpoint(self, model, trial, *arguments, **keywords):
         folder = os.path.join(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
-        mark, rotate, later = pathlib.Path(folder, _MARK), getattr(*rotating), []
+        rotate, later = getattr(*rotating), []
 
         def commit():
             if self.args.should_save:
-                mark.unlink(missing_ok=True)
+                begun.unmark()
+
+        def rotate_later():
             for each, named in later:
                 rotate(*each, **named)
 
         setattr(*rotating, lambda *each, **named: later.append((each, named)))
         try:
             with saving(folder, folder) as begun:
-                with begun.noting():
-                    if self.args.should_save:
-                        os.makedirs(folder, exist_ok=True)
-                        mark.touch()
-                begun.meet("marked")
+                begun.mark(self.args.should_save)
                 save(self, model, trial, *arguments, **keywords)
                 begun.at_end(commit, folder)
+                begun.rotate = rotate_later
         finally:
             setattr(*rotating, rotate)
 

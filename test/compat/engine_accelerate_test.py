@@ -60,12 +60,13 @@ if all(map(importlib.util.find_spec, ("deepspeed", "transformers"))):  # Acceler
 def train(folder):
     import torch
     from accelerate import Accelerator, PartialState
-    from accelerate.utils import set_seed
+    from accelerate.utils import ProjectConfiguration, set_seed
+    from expect_error import expect
     from leave import leave
     from torch.utils.data import DataLoader, TensorDataset
 
     from acclaunch import _save_async, _staging
-    from acclaunch._library import CollectiveError
+    from acclaunch._library import CollectiveError, ConfigError
 
     class Block(torch.nn.Module):
         def __init__(self):
@@ -137,7 +138,8 @@ def train(folder):
         assert len([*pathlib.Path(one).rglob("*")]) == len([*pathlib.Path(other).rglob("*")])
 
     def saved_beside():
-        """A save, of which nothing is seen until the end; one that a rank cannot write; one in a folder with files."""
+        """A save, of which nothing is seen until the end, in a folder that is named from another one; one that a rank
+        cannot write; one in a folder with files."""
         write, may_write, write_to = _save_async.Save._write, threading.Event(), _staging.Records.write_to
 
         def fail(*_):
@@ -147,7 +149,9 @@ def train(folder):
         os.environ["ACC_SAVE_ASYNC"] = "false"
         accelerator.save_state(f"{folder}/at_once")
         os.environ["ACC_SAVE_ASYNC"] = "true"
-        accelerator.save_state(f"{folder}/state")
+        os.chdir(folder)
+        accelerator.save_state("state")
+        os.chdir("/")
         yield
         assert not os.path.exists(f"{folder}/state")
         may_write.set()
@@ -173,18 +177,58 @@ def train(folder):
         yield
         yield
 
+    def save_by_number():
+        """Automatic names: what a job that was killed has left is never loaded, and the older one goes when the new one
+        is complete."""
+        nonlocal saves
+        numbered = pathlib.Path(folder, "checkpoints")
+
+        def leave_unfinished():
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                (numbered / ".checkpoint_8.acc-tmp").mkdir(parents=True)
+                (numbered / "checkpoint_9").mkdir()
+                (numbered / "checkpoint_9" / ".acc-unfinished").touch()
+            accelerator.wait_for_everyone()
+
+        def left():
+            _save_async.wait()
+            accelerator.wait_for_everyone()
+            return sorted(each.name for each in numbered.iterdir())
+
+        named_by_program, accelerator.project_configuration = accelerator.project_configuration, ProjectConfiguration(
+            folder, automatic_checkpoint_naming=True, total_limit=1, iteration=1)
+        leave_unfinished()
+        accelerator.save_state()
+        assert left() == ["checkpoint_1"], left()
+        saves, seen, write = 2, [], _save_async.Save._write
+        with mock.patch.object(_save_async.Save, "_write",
+                               lambda save: (seen.append(os.listdir(numbered)), write(save))):
+            accelerator.save_state()
+            assert left() == ["checkpoint_2"], left()
+        assert all("checkpoint_1" in each for each in seen)
+        saves = 3
+        failed("file", of=None)
+        leave_unfinished()
+        assert "checkpoint_2" in left()
+        loaded.clear()
+        accelerator.load_state()
+        assert loaded == [2], loaded
+        expect(ConfigError, "not a complete checkpoint", lambda: accelerator.load_state(numbered / "checkpoint_9"))
+        accelerator.project_configuration = named_by_program
+
     class Failing:
         def state_dict(self):
             if accelerator.process_index == 1 and failing == "object":
                 raise OSError("no object")
             if accelerator.process_index == 0 and failing:
                 _save_async._saving._part_of_store("made").wait(["mistake"])
-            return {}
+            return {"number": saves}
 
         def load_state_dict(self, state):
-            pass
+            loaded.append(state["number"])
 
-    def failed(place):
+    def failed(place, of):
         """A save that rank 1 fails to make. Returns what is raised."""
         nonlocal failing
         failing, rank, save = place, accelerator.process_index, torch.save
@@ -196,7 +240,7 @@ def train(folder):
 
         with mock.patch("torch.save", fail):
             try:
-                accelerator.save_state(f"{folder}/{place}")
+                accelerator.save_state(of)
             except (OSError, CollectiveError) as error:
                 return f"{type(error).__name__}: {error}"
             finally:
@@ -215,7 +259,7 @@ def train(folder):
         for place in ("object", "file"):
             made = []
             with mock.patch.object(_save_async.Save, "_remove", remove_checked):
-                raised = failed(place)
+                raised = failed(place, f"{folder}/{place}")
                 _save_async.wait()
             assert made == [2] * is_beside, made
             told = f"CollectiveError: {folder}/{place} was not saved: rank 1: no {place}"
@@ -224,11 +268,15 @@ def train(folder):
         accelerator.wait_for_everyone()
         assert not is_beside or not {"object", "file"}.intersection(os.listdir(folder)), os.listdir(folder)
 
-    failing = ""
+    failing, saves, loaded = "", 1, []
     accelerator.register_for_checkpointing(Failing())
     found = []
     epoch()
-    fail_to_save()
+    is_sharded = accelerator.distributed_type in ("FSDP", "DEEPSPEED")
+    if is_sharded:
+        fail_to_save()
+    elif accelerator.is_main_process:
+        accelerator.save_state(f"{folder}/alone")
     state = saved_beside() if os.environ.get("ACC_SAVE_ASYNC") == "true" else saved()
     next(state)
     kept = found[:]
@@ -241,6 +289,8 @@ def train(folder):
     found = kept[:]
     epoch()
     assert found[len(kept):] == last, (found[len(kept):], last)
+    if is_sharded:
+        save_by_number()
     accelerator.save_model(net, f"{folder}/model")
     state = accelerator.get_state_dict(net)
     if accelerator.is_main_process:
@@ -250,16 +300,23 @@ def train(folder):
         found += [saved[name].double().square().sum().item() for name in sorted(saved)]
         print("FOUND", *found, flush=True)
     accelerator.wait_for_everyone()
-    leave()
+    write, may_write = _save_async.Save._write, threading.Event()
+    _save_async.Save._write = lambda self: may_write.wait() and write(self)
+    threading.Timer(0.2, may_write.set).start()
+    accelerator.save_state(f"{folder}/last")
+    leave()  # while it is written
 
 
 def main():
     def run(name, *flags):
         with tempfile.TemporaryDirectory() as folder:
-            return subprocess.run([sys.argv[1], *flags, __file__, folder], text=True, timeout=DEADLINE,
-                                  env=os.environ | {"PYTHON_EXEC": sys.executable,
-                                                    "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT)
+            ended = subprocess.run([sys.argv[1], *flags, __file__, folder], text=True, timeout=DEADLINE,
+                                   env=os.environ | {"PYTHON_EXEC": sys.executable,
+                                                     "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT)
+            last = pathlib.Path(folder, "last")
+            assert ended.returncode != 0 or last.is_dir() and not (last / ".acc-unfinished").exists(), ended.stdout
+            return ended
 
     def numbers(run):
         assert run.returncode == 0, run.stdout

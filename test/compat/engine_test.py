@@ -1091,6 +1091,10 @@ def saved_beside(mesh, ours, folder):
     for _ in range(2):
         resumed.step(net, optimizer, rare=True)
     expect_equal("saved beside", resumed.found, trial.found[-len(resumed.found):], 2e-6)
+    # Until it is complete, what is written over a checkpoint is none.
+    with mock.patch.object(dcp.FileSystemWriter, "finish", side_effect=OSError("ended")):
+        expect(dcp.api.CheckpointException, "ended", lambda: dcp.save(state, checkpoint_id=f"{folder}/beside"))
+    expect(dcp.api.CheckpointException, "metadata", lambda: dcp.load(state, checkpoint_id=f"{folder}/beside"))
 
 
 def scale_some(weight):
