@@ -117,9 +117,11 @@ SavedState load_own_values(std::span<const Part> parts, const InputPath& folder,
   const std::string of_shards = accelerate::random_states_file(rank % groups.plan.state_shards());
   for (const std::string& name : {custom, own, of_shards, accelerate::random_states_file(0)}) {
     check_sizes(manifest, folder, name);
+    if ((folder / name).exists()) {
+      check_file(manifest, folder, name);
+    }
   }
   if ((folder / custom).exists()) {
-    check_file(manifest, folder, custom);
     state.program = accelerate::read_custom(folder / custom);
   }
   if ((folder / own).exists()) {

@@ -135,7 +135,14 @@ Manifest::File SnapshotWriter::found(const Snapshot::Expected& each) const {
                              : "No such file or directory"),
         each.rank);
   }
-  return {each.path, nbytes, each.is_small ? crc32_of(InputFile(path), 0, nbytes) : each.crc32};
+  if (each.nbytes) {  // of a plan
+    return {.path = each.path, .nbytes = nbytes, .crc32 = each.crc32};
+  }
+  const InputFile file(path);
+  if (each.is_small) {
+    return {.path = each.path, .nbytes = nbytes, .crc32 = crc32_of(file, 0, nbytes)};
+  }
+  return {.path = each.path, .nbytes = nbytes, .end_crc32 = end_crc32_of(file)};
 }
 
 void SnapshotWriter::abandon() noexcept {

@@ -45,7 +45,8 @@ Manifest sample() {
       .aliases = {{"lm_head.weight", "wte.weight \"é\""}},
       .local_layout = R"({"cut": [1, 2]})",
       .plans = {},
-      .files = {{"optimizer_0/.metadata", 5, crc_of("bytes")}, {"__0_0.distcp", 3, std::nullopt}},
+      .files = {{"optimizer_0/.metadata", 5, crc_of("bytes")},
+                {.path = "__0_0.distcp", .nbytes = 3, .end_crc32 = crc_of("abc")}},
   };
 }
 
@@ -92,6 +93,7 @@ TEST_CASE("a manifest is read as it was written") {
   CHECK(read.files[0].nbytes == 5);
   CHECK(read.files[0].crc32 == crc_of("bytes"));
   CHECK_FALSE(read.files[1].crc32.has_value());
+  CHECK(read.files[1].end_crc32 == crc_of("abc"));
   CHECK(format_manifest(read) == format_manifest(written));
   CHECK(json::parse(format_manifest(written)).at("version") == 1);  // JSON to others, too
 }
@@ -205,6 +207,9 @@ TEST_CASE("a file is checked against its listed checksum") {
   const Manifest manifest = read_manifest(folder.path()).value();
   check_file(manifest, folder.path(), "optimizer_0/.metadata");
   check_file(manifest, folder.path(), "__0_0.distcp");
+  write(folder.path() / "__0_0.distcp", "abd");
+  CHECK(contains(refusal([&] { check_file(manifest, folder.path(), "__0_0.distcp"); }),
+                 (folder.path() / "__0_0.distcp").string() + ": is not what this save wrote here"));
   write(folder.path() / "optimizer_0/.metadata", "bytfs");
   CHECK(
       contains(refusal([&] { check_file(manifest, folder.path(), "optimizer_0/.metadata"); }),

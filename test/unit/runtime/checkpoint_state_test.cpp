@@ -151,7 +151,8 @@ void on_ranks(const Job& job, std::uint64_t seed, const Body& body,
   });
 }
 
-void save_trained(const Job& job, const std::string& path, const acc::ModelOptions& options = {}) {
+void save_trained(const Job& job, const std::string& path, const acc::ModelOptions& options = {},
+                  int steps = 2) {
   on_ranks(
       job, 1,
       [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
@@ -159,8 +160,9 @@ void save_trained(const Job& job, const std::string& path, const acc::ModelOptio
         if (model.buffer_dtype() == acc::DType::float32) {
           buffer[4] = 42.0F;  // a program may write buffers directly
         }
-        net.step(optimizer, 1);
-        net.step(optimizer, 2);
+        for (int step = 1; step <= steps; ++step) {
+          net.step(optimizer, step);
+        }
         runtime.save(path, model, optimizer);
       },
       options);
@@ -706,10 +708,19 @@ TEST_CASE("our checkpoint loads without torch's .metadata, with another number o
 TEST_CASE("a damaged, missing or foreign part is an error with its name on every rank") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
-  const Job job = job_of(2, Strategy::full_shard, StateDictType::sharded);
+  const std::string later = (folder.path() / "later").string();
   struct Case {
     std::function<void()> harm;
     const char* said;
+    StateDictType type = StateDictType::sharded;
+  };
+  // A file of another step has the same size and sound checksums.
+  const auto foreign = [&](const std::string& name, StateDictType type) {
+    return Case{[&path, &later, name] {
+                  REQUIRE(fs::file_size(later + name) == fs::file_size(path + name));
+                  fs::copy_file(later + name, path + name, fs::copy_options::overwrite_existing);
+                },
+                "not what this save wrote", type};
   };
   for (const Case& each :
        {Case{[&] { fs::remove(path + "/optimizer_0/__1_0.distcp"); }, "__1_0.distcp"},
@@ -718,8 +729,15 @@ TEST_CASE("a damaged, missing or foreign part is an error with its name on every
         Case{[&] { fs::resize_file(path + "/acc_checkpoint.json", 100); }, "acc_checkpoint.json"},
         Case{[&] { fs::remove(path + "/random_states_0.pkl"); }, "random_states_0.pkl"},
         Case{[&] { fs::remove_all(path + "/optimizer_0"); }, "optimizer_0"},
-        Case{[&] { fs::remove_all(path); }, "saved"}}) {
+        Case{[&] { fs::remove_all(path); }, "saved"},
+        foreign("/optimizer_0/__1_0.distcp", StateDictType::sharded),
+        foreign("/random_states_1.pkl", StateDictType::sharded),
+        foreign("/pytorch_model_fsdp.bin", StateDictType::full),
+        foreign("/optimizer.bin", StateDictType::full),
+        foreign("/pytorch_model_fsdp_rank1.bin", StateDictType::local)}) {
+    const Job job = job_of(2, Strategy::full_shard, each.type);
     save_trained(job, path);
+    save_trained(job, later, {}, 3);
     each.harm();
     std::mutex mutex;
     int failures = 0;

@@ -168,8 +168,9 @@ void SaveFolder::write_manifest(const fs::path& folder, Manifest manifest) const
     // Archives in .distcp files have their own checksums. All other files are small.
     const bool checks_itself = name.ends_with(".distcp");
     manifest.files.push_back(
-        {name, (written / name).nbytes(),
-         checks_itself ? std::nullopt : std::optional(crc32_of(folder / name))});
+        {.path = name,
+         .nbytes = (written / name).nbytes(),
+         .crc32 = checks_itself ? std::nullopt : std::optional(crc32_of(folder / name))});
   }
   std::sort(manifest.files.begin(), manifest.files.end(),
             [](const Manifest::File& a, const Manifest::File& b) { return a.path < b.path; });

@@ -6,7 +6,6 @@
 #include "acc/base/json_form.hpp"
 #include "acc/checkpoint/files/crc32.hpp"
 #include "acc/checkpoint/files/errors.hpp"
-#include "acc/checkpoint/files/input_file.hpp"
 #include "files/json_value.hpp"
 
 #include <fmt/format.h>
@@ -33,6 +32,7 @@ using nlohmann::json;
 constexpr std::int64_t kVersion = 1;
 // Deepest nesting that is parsed. Our files need fewer levels.
 constexpr int kMaxDepth = 16;
+constexpr std::uint64_t kEnd = 4096;  // bytes that end_crc32_of reads
 
 // Parts of the first line, which holds the checksum of all other lines.
 constexpr std::string_view kCrcBegin = "{\"crc32\": \"";
@@ -60,6 +60,9 @@ json file_entry(const Manifest::File& file) {
   json entry = {{"path", file.path}, {"nbytes", file.nbytes}};
   if (file.crc32) {
     entry["crc32"] = hex(*file.crc32);
+  }
+  if (file.end_crc32) {
+    entry["end_crc32"] = hex(*file.end_crc32);
   }
   return entry;
 }
@@ -129,6 +132,9 @@ std::vector<Manifest::File> parse_files(const JsonValue& list) {
     file.nbytes = static_cast<std::uint64_t>(entry["nbytes"].integer(0));
     if (entry.contains("crc32")) {
       file.crc32 = entry["crc32"].crc();
+    }
+    if (entry.contains("end_crc32")) {
+      file.end_crc32 = entry["end_crc32"].crc();
     }
   }
   return files;
@@ -249,11 +255,24 @@ void check_sizes(const Manifest& manifest, const InputPath& folder, const std::s
   }
 }
 
+std::uint32_t end_crc32_of(const InputFile& file) {
+  const std::uint64_t nbytes = std::min(file.nbytes(), kEnd);
+  return crc32_of(file, file.nbytes() - nbytes, nbytes);
+}
+
 void check_file(const Manifest::File& file, const InputPath& folder) {
-  if (!file.crc32) {
+  if (!file.crc32 && !file.end_crc32) {
     return;
   }
   const InputFile opened(folder / file.path);
+  if (file.end_crc32 && end_crc32_of(opened) != *file.end_crc32) {
+    fail(opened.path(),
+         "is not what this save wrote here: the file is damaged, or of another rank, step or "
+         "checkpoint");
+  }
+  if (!file.crc32) {
+    return;
+  }
   const std::uint32_t crc = crc32_of(opened, 0, opened.nbytes());
   if (crc != *file.crc32) {
     fail(opened.path(), "damaged: its checksum is " + hex(crc) + ", " + hex(*file.crc32) +

@@ -12,6 +12,7 @@
 #include "deepspeed/deepspeed.hpp"
 
 #include <map>
+#include <set>
 #include <utility>
 
 namespace acc::checkpoint {
@@ -203,6 +204,16 @@ class SaveFolder {
       throw Error(Errc::config, path.string() + ": describes " + std::to_string(models.size()) +
                                     " models, model number " + std::to_string(index_) +
                                     " was requested");
+    }
+    std::set<std::string> names;
+    for (int rank = 0; rank < stored_.manifest->world_size; ++rank) {
+      names.insert(accelerate::local_model_file(index_, rank));
+    }
+    for (const Manifest::File& file : stored_.manifest->files) {
+      if (names.contains(file.path)) {
+        check_size(file, folder_);
+        check_file(file, folder_);
+      }
     }
     read_local_model(folder_, index_, models[static_cast<std::size_t>(index_)], stored_.catalog);
     stored_.provenance.format = "torch.save, one file per rank";

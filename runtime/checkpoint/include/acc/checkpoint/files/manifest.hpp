@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/files/input_path.hpp"
 
 #include <cstdint>
@@ -21,7 +22,10 @@ struct Manifest {
   struct File {
     std::string path;  ///< relative to the folder, with '/'
     std::uint64_t nbytes = 0;
-    std::optional<std::uint32_t> crc32;  ///< absent: the file's content has its own checksums
+    std::optional<std::uint32_t> crc32 = {};  ///< absent: the file's content has its own checksums
+    /// end_crc32_of the file: tells it apart from one of another rank or step, whose own checksums
+    /// are right too. Absent: it has a checksum, or marks (dcp::mark_of).
+    std::optional<std::uint32_t> end_crc32 = {};
   };
 
   std::string writer;      ///< "acclaunch 0.1.0"
@@ -72,8 +76,11 @@ void check_size(const Manifest::File& file, const InputPath& folder);
 /// Checks the sizes of all listed files in `part`, or of all files if `part` is empty.
 void check_sizes(const Manifest& manifest, const InputPath& folder, const std::string& part = {});
 
-/// Throws Error(config) with the file's path unless its bytes have the listed checksum (if there is
-/// one).
+/// Returns the checksum of the last 4 KiB, in which an archive of ours has a checksum of all of its
+/// content.
+std::uint32_t end_crc32_of(const InputFile& file);
+/// Throws Error(config) with the file's path unless its bytes have the listed checksums (if there
+/// are any).
 void check_file(const Manifest::File& file, const InputPath& folder);
 /// The same for a path, which must be listed.
 void check_file(const Manifest& manifest, const InputPath& folder, const std::string& path);
