@@ -256,6 +256,7 @@ class Zero(Engine):
 
     def shard(self, training):
         import deepspeed
+        import plain_muon  # noqa: F401
         import torch
         config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
                   "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": self.stage}}

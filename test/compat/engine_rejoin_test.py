@@ -213,6 +213,7 @@ def train_accelerate(folder, killer):
 def train_deepspeed(folder, killer):
     """Engines in each stage and precision, accumulated gradients, and every kind of schedule and optimizer."""
     import deepspeed
+    import plain_muon  # noqa: F401
     import torch
     import torch.distributed as dist
     from deepspeed.ops.adam import FusedAdam

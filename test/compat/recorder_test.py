@@ -130,6 +130,7 @@ def train_fsdp1(**arguments):
 
 def train_deepspeed(stage, **settings):
     import deepspeed
+    import plain_muon  # noqa: F401
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiles C++ code
     deepspeed.utils.logger.setLevel("ERROR")
     net = new_net()

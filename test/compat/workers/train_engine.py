@@ -114,6 +114,7 @@ class ByDeepSpeed:
 
     def __init__(self, net):
         import deepspeed
+        import plain_muon  # noqa: F401
 
         deepspeed.utils.logger.setLevel("ERROR")
         self.engines = []
