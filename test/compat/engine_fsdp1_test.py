@@ -5,7 +5,6 @@ files. Exits with 77 without torch."""
 
 import functools
 import importlib.util
-import itertools
 import json
 import os
 import pathlib
@@ -14,12 +13,29 @@ import tempfile
 import types
 import warnings
 
-import engine_test
-import torch
-import torch.distributed as dist
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from run_ranks import leave_to_ranks, run_ranks  # noqa: E402
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks, engine, part in ((2, "torch", "all"), (2, "acc", "all"), (2, "torch", "back"), (4, "torch", "all"),
+                                    (4, "acc", "all")):
+            run = run_ranks(ranks, folder, part, flags=("--engine", engine))
+            assert ("acclaunch: engine acc, " in run.stderr) == (engine == "acc"), run.stderr
+            assert run.stdout.count("compared") == ranks, run.stdout
+
+
+leave_to_ranks(main)
+
+import engine_test  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp
 from engine_test import SIZE, WORDS, Block, Net, adamw, expect_equal, loss_of
-from torch import nn
+from expect_error import expect  # noqa: E402
+from leave import leave  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import (FullOptimStateDictConfig, FullStateDictConfig, MixedPrecision, ShardingStrategy,
@@ -30,11 +46,6 @@ from torch.distributed.fsdp.wrap import (CustomPolicy, ModuleWrapPolicy, always_
                                          lambda_auto_wrap_policy, size_based_auto_wrap_policy,
                                          transformer_auto_wrap_policy, wrap)
 from torch.distributed.tensor import DTensor
-
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from expect_error import expect  # noqa: E402
-from leave import leave  # noqa: E402
-from run_ranks import run_ranks  # noqa: E402
 
 OURS = os.environ.get("ACC_ENGINE") == "acc"
 if OURS:
@@ -543,43 +554,32 @@ def worker(folder, part):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = {}
-    if part != "back":
-        for case in CASES if dist.get_world_size() == 2 else CASES_OF_FOUR:
-            torch.manual_seed(7)
-            trial = Trial()
-            case(trial)
-            found[case.__name__] = trial.found
+    found, cases = {}, {2: CASES, 4: CASES_OF_FOUR}[dist.get_world_size()]
+    if part == "back":
+        cases = {}
+    for case in cases:
+        torch.manual_seed(7)
+        trial = Trial()
+        case(trial)
+        found[case.__name__] = trial.found
     own = f"{folder}/{'acc' if OURS else 'torch'}"
     if dist.get_world_size() == 2:
         found["travels"] = travels(f"{folder}/torch" if part != "back" else f"{folder}/acc", own)
         if OURS:
             refused()
             tied_apart()
-    pathlib.Path(f"{own}.{dist.get_world_size()}.{part}.{dist.get_rank()}.json").write_text(json.dumps(found))
+    # Torch's engine comes first.
+    path = pathlib.Path(f"{folder}/{dist.get_world_size()}.{dist.get_rank()}.json")
+    if not path.exists():
+        path.write_text(json.dumps(found))
+    theirs = json.loads(path.read_text())
+    for case, tolerance in cases.items():
+        expect_equal(case.__name__, found[case.__name__], theirs[case.__name__], tolerance)
+    for name, values in found.get("travels", {}).items():
+        expect_equal(name, values, theirs["travels"][f"{name.split()[0]} straight"], 1e-5)
+    print("compared", flush=True)
     leave()
 
 
-def main():
-    def run(engine, ranks, part="all"):
-        run = run_ranks(ranks, folder, part, flags=("--engine", engine))
-        assert ("acclaunch: engine acc, " in run.stderr) == (engine == "acc"), run.stderr
-        return [json.loads(pathlib.Path(f"{folder}/{engine}.{ranks}.{part}.{rank}.json").read_text())
-                for rank in range(ranks)]
-
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks, cases in ((2, CASES), (4, CASES_OF_FOUR)):
-            theirs, ours = run("torch", ranks), run("acc", ranks)
-            for rank in range(ranks):
-                for case, tolerance in cases.items():
-                    name = case.__name__
-                    expect_equal((name, ranks, rank), ours[rank][name], theirs[rank][name], tolerance)
-            if ranks == 2:
-                for found in (theirs, ours, run("torch", 2, "back")):
-                    for rank, name in itertools.product(range(ranks), found[0]["travels"]):
-                        straight = theirs[rank]["travels"][f"{name.split()[0]} straight"]
-                        expect_equal(name, found[rank]["travels"][name], straight, 1e-5)
-
-
 if __name__ == "__main__":
-    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
+    worker(*sys.argv[1:])

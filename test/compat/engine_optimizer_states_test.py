@@ -12,13 +12,27 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+sys.path[:0] = [str(pathlib.Path(__file__).parent / name) for name in ("", "workers")]
+from run_ranks import leave_to_ranks  # noqa: E402
 
-sys.path.append(str(pathlib.Path(__file__).parent))
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks, action in ((2, "save"), (1, "load"), (3, "load")):
+            run = subprocess.run(
+                [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc", "--preload",
+                 "torch._dynamo", os.path.abspath(__file__), folder, action],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+                                  "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
+                                  "OMP_NUM_THREADS": "1"},  # no threads of numpy in a process that forks
+                capture_output=True, text=True, timeout=900)
+            assert run.returncode == 0 and run.stdout.count("served") == ranks, run.stdout + run.stderr
+
+
+leave_to_ranks(main)
+
+import torch  # noqa: E402
 from engine_optimizers_test import WORDS, Net  # noqa: E402
 
 HAS = {name: importlib.util.find_spec(name) is not None for name in (
@@ -188,6 +202,7 @@ def made(kind, make):
         return net, optimizer
     if kind.startswith("ZeRO"):
         import deepspeed
+        import plain_muon  # noqa: F401
         net, optimizer, *_ = deepspeed.initialize(model=net, optimizer=make(net.parameters()), config={
             "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": int(kind[-1])},
             "zero_allow_untested_optimizer": True})
@@ -284,19 +299,5 @@ def worker(folder, action):
     print("different" if found else "served", flush=True)
 
 
-def main():
-    acclaunch, package = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks, action in ((2, "save"), (1, "load"), (3, "load")):
-            run = subprocess.run(
-                [acclaunch, "torchrun", "--standalone", "--nproc_per_node", str(ranks), "--engine", "acc", "--preload",
-                 "torch._dynamo", os.path.abspath(__file__), folder, action],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
-                                  "PYTHON_EXEC": sys.executable, "ACCELERATE_USE_CPU": "true",
-                                  "OMP_NUM_THREADS": "1"},  # no threads of numpy in a process that forks
-                capture_output=True, text=True, timeout=900)
-            assert run.returncode == 0 and run.stdout.count("served") == ranks, run.stdout + run.stderr
-
-
 if __name__ == "__main__":
-    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
+    worker(*sys.argv[1:])

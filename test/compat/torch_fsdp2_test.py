@@ -5,27 +5,23 @@ norms must be equal. Exits with 77 without torch."""
 
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 
-try:
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from run_ranks import train_on  # noqa: E402
 
-from torch import nn
+train_on(2, flags=("--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from leave import leave  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.distributed.checkpoint.state_dict import (get_model_state_dict,
                                                      get_optimizer_state_dict,
                                                      set_model_state_dict,
                                                      set_optimizer_state_dict)
 from torch.nn import functional as F
-
-sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
-from leave import leave  # noqa: E402
 
 MODEL, OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"  # Accelerate's names
 WORDS, SIZE, ROWS = 13, 8, 4
@@ -208,19 +204,5 @@ def saved_beside(acc, runtime, ours, folder):
     runtime.wait_save()
 
 
-def main():
-    acclaunch, package = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
-                              "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--preload",
-                              "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
-                              os.path.abspath(__file__), folder],
-                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable,
-                                               "OMP_NUM_THREADS": "1"},
-                             capture_output=True, text=True, timeout=550)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("trained") == 2, run.stdout
-
-
 if __name__ == "__main__":
-    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
+    worker(*sys.argv[1:])
