@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 
-from elastic_replicas_test import check_samples, end_well, run_to_the_end
-from memory_machines_test import DEADLINE, TRAIN_GPT, Rejoining, trained_by_engine, use_python
+from elastic_replicas_test import check_samples
+from memory_machines_test import (DEADLINE, TRAIN_GPT, Rejoining, end_well, run_to_the_end, trained_by_engine,
+                                  use_python)
 from run_metrics import kept_steps, losses, steps_of, stretches
 
 SERIES = 1000000  # steps from one checkpoint on disk to the next: there is none but the last
