@@ -356,12 +356,13 @@ def _show(folder, hidden):
             os.rename(hidden, folder)
             return
         # The program has made the folder again meanwhile, for files of its own.
-        mark = pathlib.Path(folder, _MARK)
+        names, mark = os.listdir(hidden), pathlib.Path(folder, _MARK)
         mark.touch()
-        for name in os.listdir(hidden):
-            os.rename(os.path.join(hidden, name), os.path.join(folder, name))
-        os.rmdir(hidden)
-        mark.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            for name in names:
+                os.rename(os.path.join(hidden, name), os.path.join(folder, name))
+            os.rmdir(hidden)
+        mark.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

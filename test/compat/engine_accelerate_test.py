@@ -202,11 +202,19 @@ def train(folder):
         accelerator.save_state()
         assert left() == ["checkpoint_1"], left()
         saves, seen, write = 2, [], _save_async.Save._write
-        with mock.patch.object(_save_async.Save, "_write",
-                               lambda save: (seen.append(os.listdir(numbered)), write(save))):
+
+        def write_beside(save):  # also the program, a file of its own
+            seen.append(os.listdir(numbered))
+            (numbered / "checkpoint_2").mkdir(exist_ok=True)
+            (numbered / "checkpoint_2" / "own").touch()
+            write(save)
+
+        with mock.patch.object(_save_async.Save, "_write", write_beside):
             accelerator.save_state()
             assert left() == ["checkpoint_2"], left()
         assert all("checkpoint_1" in each for each in seen)
+        files = os.listdir(numbered / "checkpoint_2")
+        assert ".acc-unfinished" not in files and len(files) > 2 and ("own" in files) == bool(seen), files
         saves = 3
         failed("file", of=None)
         leave_unfinished()
