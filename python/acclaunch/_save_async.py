@@ -183,6 +183,7 @@ class Save:
                 self.commit()
             self.meet("named")
             self._rotate()
+            self.meet("rotated")
             return
         self.agree("made", self._named(self.error))
         if not self.mistake and self.hides:
@@ -230,6 +231,7 @@ class Save:
                 self.agree("removed", self.mistake)
             else:
                 self._rotate()
+                self.agree("rotated", "")
         except Exception as error:  # noqa: BLE001: of the store, whose host may have ended
             self.mistake = self.mistake or f"the ranks could not agree that it is complete: {error}"
         self.drop()
