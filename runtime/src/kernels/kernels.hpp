@@ -190,8 +190,8 @@ struct Kernels {
   /// [code_block_nbytes].
   void (*encode_block)(BlockCode code, const float* values, std::byte* coded);
   void (*decode_block)(BlockCode code, const std::byte* coded, float* values);
-  /// States in 8 bits (packed_states.hpp). scale: of the block in which the elements lie, with at
-  /// least half of the magnitude of each finite value.
+  /// States in 8 bits (packed_states.hpp). scale: of the block in which the elements lie, above
+  /// half of the magnitude of each finite value.
   void (*unpack)(const std::uint8_t* codes, bool is_signed, float scale, float* to,
                  std::size_t numel);
   void (*pack)(const float* values, bool is_signed, float scale, std::uint8_t* to,
