@@ -320,6 +320,10 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                         "change the part in the DTensor itself, as in tensor[0] = value, in torch.no_grad()")
                 return _change_part(function, name, first, tuple(arguments[1:]), keywords)
             _rows.before_change(changed)
+            if name.startswith("_foreach_"):  # torch (2.13) does not count them as changes of DTensors
+                for each in changed:
+                    if not each.is_inference():
+                        torch.autograd.graph.increment_version(each)
         if changes and name in _CHANGES_OF_ELEMENTS and not (torch.is_grad_enabled() and first.requires_grad) \
                 and any(each.is_shard() for each in first._spec.placements):
             return _change_elements(function, name, first, tuple(arguments[1:]), keywords)

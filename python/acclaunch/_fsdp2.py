@@ -297,6 +297,7 @@ class RowModel(Model):
         self.root = state_of(module)
         self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
+        self.is_changed = False  # by the program since the last forward, as on all ranks
         self.published = None  # by publish_whole: by member, the sum of its rows, and of those of each rank
         self.versions = ()  # of whole parameters, when the outermost forward began
         self.is_divided = self.root.mesh.size(self.root.mesh.ndim - 1) > 1
@@ -383,16 +384,20 @@ class RowModel(Model):
         self._note_changes()
         self.versions = [each.working._version for each in self.rows]
         self.library.model_publish(self.handle)
+        self.is_changed = False
         for unit in whole:
             unit.open_whole()
 
     def _note_changes(self):
         """Lets autograd refuse a backward that needs values from before a change of rows, such as an optimizer's step,
-        as it does with parameters that are not sharded."""
-        for member in self.rows:
-            if member.own._version != member.seen:
-                member.seen = member.own._version
-                torch.autograd.graph.increment_version(member.working)
+        as it does with parameters that are not sharded. A function of torch that changes a DTensor leaves the version
+        of its local tensor."""
+        with as_plain():
+            for member in self.rows:
+                versions = member.own._version, member.sharded._version
+                if versions != member.seen:
+                    member.seen = versions
+                    torch.autograd.graph.increment_version(member.working)
 
     def publish_if_idle(self):
         if not any(unit.is_in_use() for unit in self.units):
@@ -520,6 +525,9 @@ class RowModel(Model):
 
     def enter_backward(self, use):
         if self.backwards is None:
+            if self.is_changed:
+                self._meet("changed parameters between a forward and its backward, as all ranks do")
+                self.is_changed = False
             self._note_changes()
             for unit in self.units:
                 unit.reshard()

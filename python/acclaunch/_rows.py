@@ -198,15 +198,19 @@ def memory_of(tensor):
 def before_change(tensors):
     """Before the program changes tensors on all ranks: if one is a parameter, or a view of one, that other ranks may
     still read in a forward whose backward has not run, waits for them; and if each rank can read it whole, no rank
-    reads whole values by itself any more. Collective then."""
+    reads whole values by itself any more. Collective then. A backward before the next forward waits for the changes of
+    all ranks."""
     for number in sorted(models):
         model = models.get(number)
-        if model is not None and (model.unfenced or model.published is not None):
-            changed = [each for each in tensors if isinstance(each, DTensor)
-                       and memory_of(each._local_tensor) in model.storages]
-            if changed:
+        if model is not None and (model.unfenced or model.published is not None or not model.is_changed):
+            changed = (each for each in tensors if isinstance(each, DTensor)
+                       and memory_of(each._local_tensor) in model.storages)
+            first = next(changed, None)
+            if first is not None:
+                model.is_changed = True
                 model.await_ranks()
-                model.unpublish(changed)
+                if model.published is not None:
+                    model.unpublish([first, *changed])
 
 
 def fence(numbers=models):

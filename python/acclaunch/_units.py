@@ -161,7 +161,7 @@ class Member:
         self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
         self.written = None  # the one of them that the last backward has written
-        self.seen = 0  # by rows: the version of the values that forwards compute with
+        self.seen = 0  # by rows: the versions of the values that forwards compute with
 
     def put(self, parameter):
         put(self.slots, parameter)

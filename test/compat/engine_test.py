@@ -420,6 +420,20 @@ def changed_between(trial, late):
     trial.note(*outputs)
 
 
+def changed_before_backward(trial, late):
+    """`data` of weights that change between a forward and its backward, which computes with those of all ranks: with
+    late while the last rank has not changed all."""
+    net = trial.sharded(Net(tied=False))
+    for _ in range(2):
+        loss = loss_of(net, trial.ids())
+        for number, each in enumerate(net.parameters()):
+            if late and number == 1 and dist.get_rank() == dist.get_world_size() - 1:
+                time.sleep(0.1)
+            each.data.mul_(0.5)
+        loss.backward()
+        trial.note(*(each.grad.norm() for each in net.parameters() if each.grad is not None))
+
+
 def frozen(trial):
     """Only some parameters are trained, as with adapters; one is frozen for a while, and once when its gradient is not
     reduced yet, and a forward has no backward."""
@@ -811,8 +825,9 @@ def expect_muon(mesh, shard):
 
 
 def expect_stale(mesh, shard):
-    """Refused are a backward that needs values from before a step, as with parameters that are not sharded, one of a
-    forward with a reference to a parameter of before the module was sharded, and one in a forward."""
+    """Refused are a backward that needs values from before a step or another change, as with parameters that are not
+    sharded, one of a forward with a reference to a parameter of before the module was sharded, and one in a
+    forward."""
     from acclaunch import _fsdp2
 
     def before_step():
@@ -822,6 +837,14 @@ def expect_stale(mesh, shard):
         late = loss_of(net, trial.ids())
         loss_of(net, trial.ids()).backward()
         optimizer.step()
+        late.backward()
+
+    def before_change(change):
+        trial = Trial(shard, mesh, {})
+        net = trial.sharded(Net(tied=False))
+        late = loss_of(net, trial.ids())
+        with torch.no_grad():
+            change(net.head.weight)
         late.backward()
 
     def before_sharding():
@@ -841,7 +864,9 @@ def expect_stale(mesh, shard):
             trial.sharded(net)(trial.ids())
         net(trial.ids())
 
-    for case, text in ((before_step, "modified by an inplace operation"),
+    changed = [functools.partial(before_change, change) for change in (
+        lambda weight: weight.mul_(0.9), lambda weight: torch._foreach_add_([weight.detach()], [weight]))]
+    for case, text in (*((case, "modified by an inplace operation") for case in (before_step, *changed)),
                        (after_error, "a forward of FSDPNet with gradients has ended with an exception"),
                        (in_forward, "a backward in a forward of FSDPNet gives its parameter 'norm."),
                        (before_sharding, "parameter 'head.weight' of before the module was sharded")):
@@ -1308,7 +1333,8 @@ def worker(folder):
         for found in tied_units(Trial(ours, mesh, {})):
             expect_equal("tied units", found, expected[groups], 2e-6)
         for case, ways in ((used_by_some, (False, 0.0)), (called_with_others, (True, False)),
-                           (perturbed, (True, False)), (edited, (True, False)), (changed_between, (True, False))):
+                           (perturbed, (True, False)), (edited, (True, False)), (changed_between, (True, False)),
+                           (changed_before_backward, (True, False))):
             expect_equal(case.__name__, *(run(lambda trial, case=case, way=way: case(trial, way), ours, mesh)
                                           for way in ways), 2e-6)
         expect_equal("inference first", run(inference_first, ours, mesh), expected[plain], 2e-6)
