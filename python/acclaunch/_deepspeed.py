@@ -830,9 +830,19 @@ def _state_of(parameter):
                  if engine.optimizer is not None and parameter in engine.optimizer.state), {})
 
 
+def _reduced_gradient_of(parameter):
+    """Zeros for a parameter that no backward has reached, when others of its optimizer have gradients."""
+    engine = engine_of([parameter]) if parameter.grad is None else None
+    trained = engine.optimizer.trained() if engine is not None and engine.optimizer is not None else ()
+    if parameter in set(trained) and any(each.grad is not None for each in trained):
+        parameter.grad = torch.zeros_like(parameter)  # as for the step
+    return parameter.grad
+
+
 def _gradient_of(parameter):
     """As in DeepSpeed's stages 0 and 1, this rank's own sum of gradients until a backward reduces them."""
-    return parameter.grad if parameter.grad is not None else _fsdp2.held_gradient(parameter)
+    own = _fsdp2.held_gradient(parameter) if parameter.grad is None else None
+    return _reduced_gradient_of(parameter) if own is None else own
 
 
 def _master_of(parameter):
@@ -866,7 +876,7 @@ def _safe_functions():
         states[key] = target  # it may be a copy of what a file has
 
     for scope, get, put_in, gradient in (("full", _whole_of, _set_whole, _gradient_of),
-                                         ("local", _part_of, _set_part, lambda param: param.grad)):
+                                         ("local", _part_of, _set_part, _reduced_gradient_of)):
         yield f"safe_get_{scope}_fp32_param", lambda param, get=get: get(_master_of(param))
         yield f"safe_get_{scope}_grad", lambda param, get=get, of=gradient: get(of(param))
         yield f"safe_get_{scope}_optimizer_state", lambda param, optim_state_key, get=get: get(

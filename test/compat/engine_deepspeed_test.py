@@ -234,12 +234,29 @@ def unmanaged(trial):
         trial.note(loss, trial.engine.global_steps)
 
 
+def of_gradients(trial):
+    """The trained parameters, and the functions to get and set their gradients: DeepSpeed's, which are in use, or
+    ours."""
+    functions = dict(_deepspeed._safe_functions()) if isinstance(trial.engine, OURS) else vars(deepspeed.utils)
+    return ([each for each in trial.engine.module.parameters() if each.requires_grad],
+            functions["safe_get_full_grad"], functions["safe_set_full_grad"])
+
+
+def unreached(trial):
+    """The program adds to the gradients of all parameters, also of those that no backward has reached."""
+    trained, get, put = of_gradients(trial)
+    for _ in range(4):
+        trial.engine.backward(trial.loss())
+        if trial.engine.is_gradient_accumulation_boundary():
+            for each in trained:
+                put(each, get(each) + 0.01)
+        trial.engine.step()
+    trial.note(trial.loss(rare=True))
+
+
 def without_sync(trial):
     """In stage 0 the program reads a rank's own gradients, and changes one."""
-    trained = [each for each in trial.engine.module.parameters() if each.requires_grad]
-    is_ours = isinstance(trial.engine, OURS)  # else DeepSpeed's functions are in use
-    functions = dict(_deepspeed._safe_functions()) if is_ours else vars(deepspeed.utils)
-    get, put = functions["safe_get_full_grad"], functions["safe_set_full_grad"]
+    trained, get, put = of_gradients(trial)
     for number in range(6):
         trial.engine.set_gradient_accumulation_boundary(number % 2 == 1)
         with trial.engine.no_sync() if number % 2 == 0 else contextlib.nullcontext():
@@ -376,6 +393,7 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("part", stage, plain, {}, of_part, 1e-5) for stage in (0, 1)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
             ("no_sync", 0, without_sync, ADAM, None, 1e-5), ("no_sync", 1, without_sync, ADAM, None, 1e-5),
+            *(("unreached", stage, unreached, ADAM, None, 1e-5) for stage in range(4)),
             ("by one", 0, by_one, ADAM, None, 1e-5), ("by one", 1, by_one, ADAM, None, 1e-5),
             ("by one", 2, by_one, {**ADAM, **BF16}, None, 1e-2), ("by parts", 0, by_parts, ADAM, None, 1e-5),
             ("by parts", 2, by_parts, {**ADAM, **BF16}, None, 1e-2),
