@@ -247,9 +247,29 @@ def _has_norms_of_rows(tensor):
         type(each).__name__ == "_NormPartial" for each in tensor._spec.placements)
 
 
+def _with_values(tensor):
+    return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
+
+
 def _with_norms(tensor):
-    return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim) if _has_norms_of_rows(tensor) \
-        else tensor
+    return _with_values(tensor) if _has_norms_of_rows(tensor) else tensor
+
+
+def _take_values(tensors):
+    """Gives sums and norms of rows that torch has not combined yet, and so does not change in place, their values. False
+    if there are none, or one is in a graph, or another tensor has its memory and would not see the change."""
+    def holders(tensor):
+        return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+    tensors = [each for each in tensors if isinstance(each, DTensor) and any(
+        placement.is_partial() for placement in each._spec.placements)]
+    if not tensors or any(each.requires_grad or holders(each._local_tensor) > holders(torch.empty(1))
+                          for each in tensors):
+        return False
+    for each in tensors:
+        made = _with_values(each)
+        each._local_tensor, each._spec = made._local_tensor, made._spec
+    return True
 
 
 def _is_in_graph(value):
@@ -350,6 +370,8 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
                 if not stands_for_whole or not _is_in_graph(found):
                     return found
             except RuntimeError as error:
+                if changes and "placement changes" in str(error) and _take_values(changed):
+                    return function(*arguments, **keywords)
                 if _has_one_row(first, error):
                     return _change_elements(function, name, first, tuple(arguments[1:]), keywords)
                 is_mixed = "got mixed torch.Tensor and DTensor" in str(error) or \

@@ -717,6 +717,7 @@ class ReadsWeights(Net):
 def compiled(trial):
     """Blocks that are compiled before and after they are sharded, without breaks of their graphs, and the whole module
     afterwards."""
+    torch._dynamo.reset()  # of modules of earlier trials: torch has a limit
     net = Net(recompute=True)
     net.blocks[0].compile(backend="aot_eager", fullgraph=True)
     net.blocks[1] = torch.compile(net.blocks[1], backend="aot_eager", fullgraph=True)
@@ -1002,6 +1003,8 @@ def expect_whole(mesh, shard):
         lambda each: F.mse_loss(each, other), lambda each: torch.equal(each, other),
         # Here torch fails with rows.
         lambda each: torch.eye(SIZE, out=torch.empty_like(each.T @ each)).square().sum(),
+        lambda each: each.norm().clamp_(max=0.5).mul_(2), lambda each: each.norm(dim=0).add_(1e-3).sqrt_().sum(),
+        lambda each: each.pow(2).mean().clamp_(max=0.01),
         lambda each: each.flatten().norm(), lambda each: each.view(-1).topk(3)[0].sum(),
         lambda each: each.unique().numel(), lambda each: sum(map(sum, each.tolist())),
         lambda each: float(f"{each.sum():.9f}"), lambda each: each[mask].sum(),
