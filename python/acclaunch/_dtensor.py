@@ -256,7 +256,7 @@ def _with_norms(tensor):
 
 
 def _take_values(tensors):
-    """Gives sums and norms of rows that torch has not combined yet, and so does not change in place, their values. False
+    """Gives sums and norms of rows, which torch has not combined yet and does not change in place, their values. False
     if there are none, or one is in a graph, or another tensor has its memory and would not see the change."""
     def holders(tensor):
         return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
