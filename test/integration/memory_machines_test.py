@@ -23,6 +23,7 @@ from run_metrics import losses, steps_of  # noqa: E402
 ACCLAUNCH, TRAIN_GPT, DAEMON = sys.argv[1:4]
 DEADLINE = 900  # seconds; far more than a busy machine needs
 FLAGS = []  # of all jobs
+os.environ["OMP_NUM_THREADS"] = "1"  # with the launcher's choice, sums of ranks on one machine and on two would differ
 
 
 class Machines:
