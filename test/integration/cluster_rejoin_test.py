@@ -107,6 +107,12 @@ class Training:
     def count(self, text):
         return sum(each.count(text) for each in self.all)
 
+    def losses_of(self, node):
+        """The number of losses of a machine that others know of. If all have lost the daemon meanwhile, which a busy
+        machine did not run for the time of a heartbeat, none says which of them does not come back."""
+        return self.count(f"({node}) is lost") + sum(
+            each.count("connection to the rendezvous") for each in self.all if each.host.name != node)
+
     def lose(self, node):
         self.cluster[node].crash()
         return self.launchers.pop(node)
@@ -153,15 +159,14 @@ class Training:
 def fail(run, faults):
     """Does what a row says, and waits until all machines train again."""
     others = [*NODES, "head"]
-    known = {node: run.count(f"({node}) is lost") for node in NODES}
+    known = {node: run.losses_of(node) for node in NODES}
     started = run.count("a worker starts")
     for what, node in faults:
         host = run.cluster[node]
         if what == "cut":
             run.cluster.cut([node], [each for each in others if each != node])
         elif what == "lost":
-            wait_until(lambda: run.count(f"({node}) is lost") > known[node], f"the loss of {node}",
-                       failure=run.failure)
+            wait_until(lambda: run.losses_of(node) > known[node], f"the loss of {node}", failure=run.failure)
         elif what == "starts":
             run.launchers[node].wait_for("a worker starts")
         elif what == "heal":
