@@ -98,8 +98,9 @@ def in_compute_dtype(engine, parameter, read):
     """The whole value of a parameter: out of `read`, or gathered."""
     whole = read.pop(parameter, None)
     if whole is None:
-        if parameter.numel():
-            _rows.fence()
+        number = getattr(parameter, "_acc_model", None)
+        if parameter.numel() and number is not None:
+            _rows.fence([number])  # one rank may read alone: not of other models, in which forwards may be open
         whole = _rows.whole_of(parameter)
     return whole.to(engine.compute_dtype) if whole.is_floating_point() else whole
 

@@ -1082,6 +1082,8 @@ def travels(mesh, ours, theirs, folder):
 def saved_beside(mesh, ours, folder):
     """dcp.async_save has the values of its call, although the engine's DTensors are views of memory that the
     training changes while the files are written."""
+    from acclaunch import _save_async
+
     def made():
         torch.manual_seed(7)
         trial = Trial(ours, mesh, {})
@@ -1116,6 +1118,7 @@ def saved_beside(mesh, ours, folder):
         resumed.step(net, optimizer, rare=True)
     expect_equal("saved beside", resumed.found, trial.found[-len(resumed.found):], 2e-6)
     # Until it is complete, what is written over a checkpoint is none.
+    _save_async.serve_writer(dcp)  # as --engine acc does
     with mock.patch.object(dcp.FileSystemWriter, "finish", side_effect=OSError("ended")):
         expect(dcp.api.CheckpointException, "ended", lambda: dcp.save(state, checkpoint_id=f"{folder}/beside"))
     expect(dcp.api.CheckpointException, "metadata", lambda: dcp.load(state, checkpoint_id=f"{folder}/beside"))
