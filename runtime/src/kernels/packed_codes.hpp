@@ -23,26 +23,24 @@ struct Magnitudes {
   float bases[kDecades + 1] = {};
   float steps[kDecades + 1] = {};
   /// Decade d begins with the values that are at least begins[d], halfway to the magnitude below;
-  /// infinity is after the last.
+  /// from begins[7] on a value is 1.
   /// With the number n of decades whose begin a value x has reached, the number of the closest
   /// magnitude is x * factors[n] + offsets[n], rounded down, but at most lasts[n].
   float begins[kDecades + 1] = {};
   float factors[kDecades + 1] = {};
   float offsets[kDecades + 1] = {};
   float lasts[kDecades + 1] = {};
-  float top = 0.0F;  ///< from here on a value is 1
 
-  /// The same with tables of 8 floats, for x from kLeast to below 2. n is counted on to 8 by
-  /// limits[7], `top`. The number is 2^n * (p + shares[r]), rounded down, with r = n modulo 8 and
+  /// The same with tables of 8 floats, for x from kLeast to below 2. n is counted on to 8, from
+  /// begins[7] on. The number is 2^n * (p + shares[r]), rounded down, with r = n modulo 8 and
   /// p = x * powers[r], but at most kMost. With a sign, all shares are equal.
   static constexpr float kLeast = 0x1p-24F;
   static constexpr float kUnit = kSigned ? 0.5F : 1.0F;
   static constexpr float kMost = kUnit * (10.0F / 9.0F - 0x1p-10F);
-  float limits[kDecades + 1] = {};
   float powers[kDecades + 1] = {};
   float shares[kDecades + 1] = {};
   /// n, or n - 1 of some x, by the upper 8 bits of x modulo 16, which two exponents share. At most
-  /// one limit lies among their numbers. least[0] is 0, so that bytes of zeros stay zeros.
+  /// one begin lies among their numbers. least[0] is 0, so that bytes of zeros stay zeros.
   unsigned char least[16] = {};
 
   /// Factors, offsets and lasts by an exponent, from -31 to 0, modulo 32: that of the bits of x
@@ -75,20 +73,18 @@ struct Magnitudes {
       below = scale * (1.0 - 0.45 / count);
       scale = d + 2 == kDecades ? 1.0 : scale * 10.0;
     }
-    begins[kDecades] = __builtin_inff();
     bases[kDecades] = 1.0F;
-    top = static_cast<float>((below + 1.0) / 2.0);
+    begins[kDecades] = static_cast<float>((below + 1.0) / 2.0);
     for (int n = 0; n <= kDecades; ++n) {
       const auto size = static_cast<float>(1 << n);
-      limits[n] = n < kDecades ? begins[n] : top;
-      // Those of 0 and 8: below 1 for small x, and at least kUnit from `top` on.
+      // Those of 0 and 8: below 1 for small x, and at least kUnit from begins[7] on.
       powers[n] = n > 0 ? factors[n] / size : kUnit * 0.1118F;
       shares[n] = n > 0 ? offsets[n] / size : kUnit * (8.0F / 9.0F);
     }
     for (int i = 3; i < 16; ++i) {  // from kLeast on
       const float low = __builtin_bit_cast(float, (0x30 + i) << 24);
-      for (const float limit : limits) {
-        if (limit <= low) {
+      for (const float begin : begins) {
+        if (begin <= low) {
           ++least[i];
         }
       }
@@ -102,7 +98,7 @@ struct Magnitudes {
       // Exponent -31 is 96 in the format of float32, a multiple of 32.
       int reached = 0;
       for (int d = 0; d <= kDecades; ++d) {
-        const float begin = d < kDecades ? begins[d] : top;
+        const float begin = begins[d];
         reached += begin <= low && d < kDecades ? 1 : 0;
         if (begin > low && begin < 2.0F * low) {
           advances[i] = __builtin_bit_cast(int, 2.0F * low) - __builtin_bit_cast(int, begin);
