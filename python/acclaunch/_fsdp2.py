@@ -299,7 +299,6 @@ class RowModel(Model):
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
         self.is_changed = False  # by the program since the last forward, as on all ranks
         self.published = None  # by publish_whole: by member, the sum of its rows, and of those of each rank
-        self.versions = ()  # of whole parameters, when the outermost forward began
         self.is_divided = self.root.mesh.size(self.root.mesh.ndim - 1) > 1
         self.quiet_uses = []  # numbers of units, in the order of their uses without gradients, until ranks compare
 
@@ -382,7 +381,7 @@ class RowModel(Model):
         if not any(unit.state.summoned for unit in self.units):
             self.check_parameters()
         self._note_changes()
-        self.versions = [each.working._version for each in self.rows]
+        self.note_versions(self.rows if self.is_divided else ())
         self.library.model_publish(self.handle)
         self.is_changed = False
         for unit in whole:
@@ -458,21 +457,8 @@ class RowModel(Model):
         return all(member.own.data_ptr() == _rows.own_rows(member.working, self.root.mesh).data_ptr()
                    for member in self.rows)
 
-    def _check_versions(self):
-        """Raises if the forward has changed whole parameters: ranks that share memory would change them for each
-        other, and where each has a copy the change would be lost."""
-        if not self.is_divided:
-            return
-        for member, version in zip(self.rows, self.versions):
-            if member.working._version != version:
-                raise NotSupportedError(
-                    f"the forward of {type(self.module).__name__} changed its parameter '{member.names[0]}' in place, "
-                    "as torch.nn.Embedding with max_norm does: the engine acc does not support it; change parameters "
-                    "between forwards")
-
     def leave_forward(self, forward):
-        if forward.error() is None:
-            self._check_versions()
+        super().leave_forward(forward)
         for unit in self.units:
             if unit.awaited:
                 unit.awaited = set()

@@ -10,7 +10,7 @@ import torch
 
 from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE, ConfigError, Error, ExportConfig,
                                 FillFunction, InvalidArgumentError, MemoryReport, ModelConfig, Module,
-                                ParameterConfig, StateDictConfig, TrafficReport, VisitFunction, callback, library,
+                                NotSupportedError, ParameterConfig, StateDictConfig, TrafficReport, VisitFunction, callback, library,
                                 path_of)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, checksum, view
 from acclaunch._runtime import model_of, release
@@ -56,6 +56,21 @@ class Model(Uncopied):
         self.ids = self._ids_in_tree()
         for unit in self.units:
             unit.module_parameters = tuple(each for module in unit.modules for each in module.parameters())
+        self.note_versions([member for unit in self.units for member in unit.members])
+
+    def note_versions(self, members):
+        """members: those whose whole values a forward must not change from now on."""
+        self.versions = [(each, each.working._version) for each in members]
+
+    def check_versions(self):
+        """Raises if a forward has changed whole parameters: ranks that share memory would change them for each
+        other, and where each has a copy the change would be lost."""
+        for member, version in self.versions:
+            if member.working._version != version:
+                raise NotSupportedError(
+                    f"the forward of {type(self.module).__name__} changed its parameter '{member.names[0]}' in place, "
+                    "as torch.nn.Embedding with max_norm does, which is not supported for sharded modules: change "
+                    "parameters between forwards, or without --engine acc by acc.load_weights")
 
     def check_backward(self):
         if self.backwards is not None:
@@ -89,6 +104,8 @@ class Model(Uncopied):
 
     def leave_forward(self, forward):
         """At the end of a forward in no other one: of the root, or of a unit that the program calls by itself."""
+        if forward.error() is None:
+            self.check_versions()
 
     # ---- backward
 

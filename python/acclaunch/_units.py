@@ -426,9 +426,11 @@ class Unit(Uncopied):
         torch.autograd.grad computes only those that it returns."""
         if self.passes():
             return False
-        return torch.autograd._is_checkpoint_valid() or not self.trained or any(
-            torch._C._will_engine_execute_node(accumulation_of(each.working))
-            for each in self.trained if each.working.requires_grad)
+        if torch.autograd._is_checkpoint_valid():
+            return True  # of backward(), all
+        trained = self.trained or [each for unit in self.model.units for each in unit.trained]
+        return any(torch._C._will_engine_execute_node(accumulation_of(each.working))
+                   for each in trained if each.working.requires_grad)
 
     def begin_quietly(self):
         """A forward of the library that expects no backward."""

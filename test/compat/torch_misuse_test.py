@@ -95,6 +95,20 @@ def zero_grad_of_a_part(acc):
     model[0].zero_grad()
 
 
+def changed_in_forward(acc):
+    model = sharded(acc, lambda: nn.Sequential(nn.Embedding(4, 4, max_norm=0.1), nn.Linear(4, 4)))
+    model(torch.arange(4))
+
+
+def backward_after_load(acc):
+    model = sharded(acc)
+    with tempfile.TemporaryDirectory() as folder:
+        acc.export_weights(model, os.path.join(folder, "weights.safetensors"))
+        first = loss(model)
+        acc.load_weights(model, os.path.join(folder, "weights.safetensors"))
+        first.backward()
+
+
 def backward_after_step(acc):
     model = sharded(acc)
     optimizer = acc.SGD(model)
@@ -394,6 +408,10 @@ MISTAKES = {
     "a new parameter": (added, "InvalidArgumentError", "'0.more' was put into the module after fully_shard"),
     "a new module": (exchanged, "InvalidArgumentError", "'0.weight' was put into the module after fully_shard"),
     "another parameter": (replaced, "InvalidArgumentError", "'0.weight' was put into the module after fully_shard"),
+    "a parameter that the forward changes": (changed_in_forward, "NotSupportedError",
+                                             "changed its parameter '0.weight' in place"),
+    "a backward after a load": (backward_after_load, "InvalidArgumentError",
+                                "only 0 forward scopes .* since the last step or load"),
     "trained after sharding": (
         trained_later, "InvalidArgumentError",
         "parameter '1.bias' cannot require a gradient: it was declared frozen"),

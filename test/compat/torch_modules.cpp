@@ -652,10 +652,18 @@ struct Gan {
     return runtime == nullptr ? all.flatten(0, 1) : all[runtime->rank()];
   }
   void step(size_t i) { runtime == nullptr ? void(theirs[i]->step()) : void(ours[i].step()); }
-  void zero_grad(size_t i) { runtime == nullptr ? theirs[i]->zero_grad() : ours[i].zero_grad(); }
+  void zero_grad(size_t i) {
+    if (of_modules || runtime == nullptr) {
+      (i == 0 ? generator : discriminator)->zero_grad();
+    } else {
+      ours[i].zero_grad();
+    }
+  }
   /// Returns the sum of both losses.
   double train(const Tensor& noise, const Tensor& real, bool freezes) {
-    const Tensor fake = call(generator, rows(noise));
+    const Tensor given = rows(noise).clone().requires_grad_();
+    const Tensor slope = torch::autograd::grad({call(generator, given).sum()}, {given})[0];
+    const Tensor fake = call(generator, (given + 0.1 * slope.sign()).detach());
     zero_grad(1);
     const Tensor first =
         call(discriminator, fake.detach()).mean() - call(discriminator, rows(real)).mean();
@@ -672,6 +680,7 @@ struct Gan {
   }
 
   acc::Runtime* runtime;
+  bool of_modules = false;  ///< zero_grad() of the modules drops gradients, not the optimizers'
   nn::Sequential generator{nn::Linear(3, 8), nn::Tanh(), nn::Linear(8, 4)};
   nn::Sequential discriminator{nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 1)};
   std::vector<acc::torch::Sharded> sharded = {};
@@ -680,18 +689,21 @@ struct Gan {
 };
 
 void train_gans(acc::Runtime& runtime) {
-  for (const bool freezes : {true, false}) {
+  for (const auto& [way, freezes, of_modules] : {std::tuple{"frozen", true, false},
+                                                 {"zero_grad", false, false},
+                                                 {"zero_grad of modules", false, true}}) {
     torch::manual_seed(3);
     Gan plain_gan(nullptr);
     torch::manual_seed(3);
     Gan gan(&runtime);
+    gan.of_modules = of_modules;
     torch::manual_seed(5);
     for (int step = 0; step < 3; ++step) {
       const Tensor noise = torch::randn({runtime.world_size(), 6, 3});
       const Tensor real = torch::randn({runtime.world_size(), 6, 4});
-      expect_near(
-          runtime.mean(gan.train(noise, real, freezes)), plain_gan.train(noise, real, freezes),
-          1e-5, std::string(freezes ? "frozen" : "zero_grad") + " in step " + std::to_string(step));
+      expect_near(runtime.mean(gan.train(noise, real, freezes)),
+                  plain_gan.train(noise, real, freezes), 1e-5,
+                  std::string(way) + " in step " + std::to_string(step));
     }
   }
 }
@@ -767,6 +779,16 @@ struct WithCache : Net {
   Appending block = register_module("block", Appending());
 };
 
+struct ClampingImpl : nn::Module {
+  Tensor forward(const Tensor& x) {
+    const torch::NoGradGuard no_grad;
+    weight.clamp_(-0.1, 0.1);
+    return x * weight;
+  }
+  Tensor weight = register_parameter("weight", torch::ones(4));
+};
+TORCH_MODULE(Clamping);
+
 acc::Runtime runtime_of() {
   return acc::Runtime::from_environment();
 }
@@ -799,6 +821,57 @@ const std::vector<Mistake>& mistakes() {
   static const std::vector<Mistake> all = {
       {"a parameter outside of its unit", [] { std::cout << Trial().net->first->weight.sum(); },
        "parameter 'first.weight' is sharded and has values only while a call of its unit 'first'"},
+      {"gradients clipped by torch",
+       [] {
+         const Trial trial;
+         trial.loss().backward();
+         nn::utils::clip_grad_norm_(trial.net->parameters(), 1.0);
+       },
+       "grad of the sharded parameter 'first.weight': the runtime holds .*set_clip_norm"},
+      {"an optimizer of the parameters",
+       [] {
+         const Trial trial;
+         torch::optim::SGD optimizer(trial.net->parameters(), 0.1);
+         optimizer.zero_grad();
+         trial.loss().backward();
+         optimizer.step();
+       },
+       "grad of the sharded parameter 'first.weight'.*Sharded::optimizer"},
+      {"zero_grad of a submodule",
+       [] {
+         const Trial trial;
+         trial.loss().backward();
+         trial.net->second->zero_grad();
+         trial.loss();
+       },
+       "zero_grad.. has dropped the gradient of parameter 'second.*', and not that of 'first"},
+      {"other data", changed([](Pair& net) { net.second->bias.set_data(torch::ones(4)); }),
+       "parameter 'second.bias' was changed after fully_shard"},
+      {"other data, saved",
+       [] {
+         const Trial trial;
+         trial.net->second->bias.set_data(torch::ones(4));
+         std::ignore = trial.sharded.state_dict();
+       },
+       "parameter 'second.bias' was changed after fully_shard"},
+      {"a forward that writes a parameter",
+       [] {
+         const nn::Sequential net(nn::Linear(4, 4), Clamping());
+         const Sharded sharded = fully_shard(net, runtime_of(), {.units = {{"Clamping"}}});
+         call(net, torch::ones({2, 4}));
+       },
+       "parameter '1.weight' was changed after fully_shard, in place"},
+      {"weights loaded between forward and backward",
+       [] {
+         const Trial trial;
+         const std::string path = "torch_modules." + std::to_string(::getpid()) + ".safetensors";
+         trial.sharded.export_weights(path);
+         const Tensor loss = trial.loss();
+         trial.sharded.load_weights(path);
+         std::filesystem::remove(path);
+         loss.backward();
+       },
+       "only 0 forward scopes .*since the last step or load"},
       {"forward instead of call",
        [] {
          Trial().net->first->forward(torch::ones({2, 4}));

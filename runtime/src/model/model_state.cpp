@@ -763,6 +763,14 @@ void ModelState::drop_gradients() {
   order_.drop();
 }
 
+void ModelState::forget_forwards() {
+  for (const auto& unit : unit_states_) {
+    unit->uses.forget_forwards();
+  }
+  counters_.uses.forget_forwards();
+  schedule_.forget_forwards();
+}
+
 std::set<std::string> ModelState::without_gradient() const {
   std::set<std::string> names;
   for (const auto& unit : unit_states_) {

@@ -89,6 +89,9 @@ class ModelState {
   void after_step();
   /// Implements `Model::zero_grad`. Collective.
   void drop_gradients();
+  /// To be called before the weights are replaced: a backward of an earlier forward is refused, as
+  /// it would compute with other weights.
+  void forget_forwards();
 
   [[nodiscard]] const std::vector<std::unique_ptr<sharding::ShardUnit>>& shard_units() const {
     return shard_units_;

@@ -159,6 +159,13 @@ void Schedule::drop_gradients() {
   }
 }
 
+void Schedule::forget_forwards() {
+  awaiting_ = 0;
+  for (Entry& entry : units_) {
+    entry.uses.forget_forwards();
+  }
+}
+
 /// The unit after `unit` in `order`, if it is not gathered and fits into `max_live`. Prefetching
 /// one unit ahead keeps at most two units gathered, besides the root.
 std::vector<int> Schedule::next_of(const Order& order, int unit) const {

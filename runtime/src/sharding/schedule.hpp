@@ -101,6 +101,8 @@ class Schedule {
   void after_step();
   /// Reports that the gradients since the last step were dropped.
   void drop_gradients();
+  /// Reports that the weights were replaced: no forward has a backward any more.
+  void forget_forwards();
   /// Forgets everything but the units, as at the start.
   void restart();
   [[nodiscard]] const UnitUses& uses(int unit) const { return at(unit).uses; }

@@ -129,7 +129,7 @@ void ShardUnit::check_backward(const char* scope, bool autograd) const {
   if (autograd ? !uses().used : uses().awaiting == 0) {
     throw Error(Errc::invalid_argument,
                 fmt::format("unit '{}': {} begins, but only 0 forward scopes outside no_grad() "
-                            "since the last step await one",
+                            "since the last step or load await one",
                             name_, scope));
   }
 }

@@ -58,6 +58,11 @@ struct UnitUses {
   void drop() noexcept {
     *this = {.used = used, .begins = awaiting > 0, .forwards = awaiting, .awaiting = awaiting};
   }
+  /// Forgets the forwards that await their backwards: the weights of their backwards are gone.
+  void forget_forwards() noexcept {
+    used = begins = false;
+    forwards -= std::exchange(awaiting, 0);
+  }
 };
 
 }  // namespace acc::sharding

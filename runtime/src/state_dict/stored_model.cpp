@@ -234,6 +234,7 @@ void prove_unchanged(Attempt& attempt, const sharding::Groups& groups, const Inp
 
 // Frees gathered copies, waits for collectives that use the memory, and then for the device.
 void await_readers(detail::ModelState& model) {
+  model.forget_forwards();
   for (const auto& unit : model.shard_units()) {
     unit->release("loading weights");
   }

@@ -516,6 +516,7 @@ void Sharding::check_module() const {
         }
       }
     }
+    unit->check_values();
     unit->follow_requires_grad();
   }
   for (const Size& each : sizes_) {
@@ -528,6 +529,9 @@ void Sharding::check_module() const {
 }
 
 void Sharding::write_buffers() {
+  for (const auto& unit : units) {
+    unit->check_values();
+  }
   const auto is_known = [this](const Tensor& buffer) {
     return std::any_of(buffers.begin(), buffers.end(),
                        [&](const SavedBuffer& each) { return each.tensor.is_same(buffer); });

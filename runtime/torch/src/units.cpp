@@ -61,6 +61,17 @@ c10::Storage storage_of(void* address, std::size_t nbytes, at::Device device) {
                                                 at::DataPtr(address, device), nullptr, false)};
 }
 
+/// A storage without memory: reading it throws the message.
+c10::Storage without_values(std::size_t nbytes, at::Device device, const std::string& message) {
+  c10::Storage storage = storage_of(nullptr, nbytes, device);
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  return storage;
+}
+
+const c10::StorageImpl* storage_of(const Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
 void set_storage(const Tensor& tensor, const c10::Storage& storage) {
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
 }
@@ -105,6 +116,10 @@ Unit::~Unit() {
   table.units.erase(&module);
   for (const auto& member : members) {
     autograd::impl::set_post_acc_grad_hooks(member->tensor, nullptr);
+    if (member->refused.defined()) {
+      member->tensor.remove_hook(member->hook);
+      member->tensor.mutable_grad() = Tensor();
+    }
   }
 }
 
@@ -121,16 +136,30 @@ void Unit::install() {
     const std::size_t nbytes =
         static_cast<std::size_t>(tensor.numel()) * c10::elementSize(model.compute_dtype);
     member->working = storage_of(nullptr, nbytes, model.device);
-    member->sharded = storage_of(nullptr, nbytes, model.device);
-    member->sharded.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+    member->sharded = without_values(
+        nbytes, model.device,
         "parameter '" + member->names[0] +
-        "' is sharded and has values only while a call of its unit '" + label +
-        "' runs: call the unit through acc::torch::call(unit, x), not unit->forward(x). "
-        "Sharded::state_dict() returns the values of all parameters, Sharded::load_weights sets "
-        "them, and the module's dtype and device cannot be changed");
+            "' is sharded and has values only while a call of its unit '" + label +
+            "' runs: call the unit through acc::torch::call(unit, x), not unit->forward(x). "
+            "Sharded::state_dict() returns the values of all parameters, Sharded::load_weights "
+            "sets them, and the module's dtype and device cannot be changed");
     set_memory(tensor, member->sharded, model.compute_dtype);
+    member->version = tensor._version();
     member->requires_grad = member->trains;
     if (member->trains) {
+      member->refused = view(nullptr, tensor.sizes(), model.compute_dtype, model.device);
+      set_storage(member->refused,
+                  without_values(nbytes, model.device,
+                                 "grad of the sharded parameter '" + member->names[0] +
+                                     "': the runtime holds the gradients until Optimizer::step(), "
+                                     "which returns their norm. Optimizer::set_clip_norm clips by "
+                                     "norm (in place of torch::nn::utils::clip_grad_norm_), "
+                                     "set_clip_value by value, zero_grad() of the optimizer or of "
+                                     "the module drops them, and Sharded::optimizer makes an "
+                                     "optimizer of torch"));
+      member->hook = tensor.register_hook([each = member.get()](const at::TensorBase&) {
+        each->tensor.mutable_grad() = Tensor();  // autograd would add to `refused`
+      });
       autograd::impl::set_post_acc_grad_hooks(
           tensor,
           std::make_unique<AfterAccumulate>([this, each = member.get()] { take_gradient(*each); }));
@@ -150,8 +179,32 @@ void Unit::locate(const Scope& scope) {
 }
 
 void Unit::place() {
+  check_values();
   for (const auto& member : members) {
     set_storage(member->tensor, member->working);
+  }
+}
+
+void Unit::check_values() const {
+  for (const auto& member : members) {
+    const c10::StorageImpl* const storage = storage_of(member->tensor);
+    if (member->tensor._version() != member->version ||
+        (storage != member->sharded.unsafeGetStorageImpl() &&
+         storage != member->working.unsafeGetStorageImpl())) {
+      throw Error(Errc::invalid_argument,
+                  "parameter '" + member->names[0] +
+                      "' was changed after fully_shard, in place or by set_data, which the runtime "
+                      "does not see: Sharded::load_weights sets parameters, and the optimizer "
+                      "updates them");
+    }
+  }
+}
+
+void Unit::refuse_gradients() {
+  for (const auto& member : members) {
+    if (member->has_grad) {
+      member->tensor.mutable_grad() = member->refused;
+    }
   }
 }
 
@@ -170,8 +223,8 @@ void Unit::remove() {
 class Unit::Placed {
  public:
   explicit Placed(Unit& unit) : unit_(unit) {
-    ++unit_.calls_;
     unit_.place();
+    ++unit_.calls_;
   }
   Placed(const Placed&) = delete;
   Placed& operator=(const Placed&) = delete;
@@ -227,14 +280,18 @@ bool Unit::wants_gradients() const {
     return false;
   }
   const auto* const executed = autograd::get_current_graph_task_exec_info();
-  if (executed == nullptr || executed->empty() || members.empty()) {
+  if (executed == nullptr || executed->empty()) {
     return true;  // of backward(), all
   }
-  return std::ranges::any_of(members, [&](const auto& each) {
-    const auto node = autograd::impl::try_get_grad_accumulator(each->tensor);
+  const auto is_computed = [&](const Tensor& parameter) {
+    const auto node = autograd::impl::try_get_grad_accumulator(parameter);
     const auto found = executed->find(node.get());
     return found != executed->end() && found->second.should_execute();
-  });
+  };
+  return members.empty() ? std::ranges::any_of(parameters_, is_computed)
+                         : std::ranges::any_of(members, [&](const auto& each) {
+                             return is_computed(each->tensor);
+                           });
 }
 
 ForwardUse Unit::forward_quietly() {
@@ -248,8 +305,11 @@ void Unit::end_quietly(ForwardUse& scope) {
 }
 
 void Unit::run(const std::shared_ptr<Forward>& forward) {
-  if (&module == model.module.get() && calls_ == 0 && !in_backward()) {
-    model.check_module();
+  if (!in_backward() && !is_used()) {
+    model.follow_zero_grad();
+    if (&module == model.module.get()) {
+      model.check_module();
+    }
   }
   const Tensors inputs = forward->inputs();
   for (const Tensor* each : inputs) {
@@ -274,6 +334,7 @@ void Unit::run(const std::shared_ptr<Forward>& forward) {
       } else {
         forward->run();
       }
+      check_values();
       finish(forward->outputs(), use);
     }
     if (scope && (!use || use->passes())) {
@@ -355,8 +416,8 @@ void Use::begin_backward() {
     scope_.emplace(unit_.unit.backward());
     unit_.locate(*scope_);
   }
-  unit_.backwards_.push_back(this);
   unit_.place();
+  unit_.backwards_.push_back(this);
 }
 
 void Use::end_backward() {
@@ -413,6 +474,7 @@ void Unit::take_gradient(Member& member) {
   } else {
     target.add_(gradient);
   }
+  member.has_grad = true;
 }
 
 /// Called by autograd at the end of a backward, and destroyed without a call when an exception ends
@@ -437,6 +499,7 @@ class Sharding::BackwardEnd {
 
 void Sharding::enter_backward(std::shared_ptr<Use> use) {
   if (!backwards_) {
+    follow_zero_grad();
     backwards_.emplace();
     autograd::Engine::get_default_engine().queue_callback(
         [end = std::make_shared<BackwardEnd>(shared_from_this())] { end->run(); });
@@ -455,6 +518,42 @@ void Sharding::leave_backward() {
       }
     }
   }
+  for (const auto& unit : units) {
+    unit->refuse_gradients();
+  }
+  refuses_gradients_ = true;
+}
+
+void Sharding::follow_zero_grad() {
+  if (!refuses_gradients_) {
+    return;
+  }
+  const Member* kept = nullptr;
+  const Member* dropped = nullptr;
+  for (const auto& unit : units) {
+    for (const auto& member : unit->members) {
+      if (member->has_grad) {
+        (member->tensor.grad().defined() ? kept : dropped) = member.get();
+      }
+    }
+  }
+  if (dropped == nullptr) {
+    return;
+  }
+  if (kept != nullptr) {
+    throw Error(Errc::invalid_argument,
+                "zero_grad() has dropped the gradient of parameter '" + dropped->names[0] +
+                    "', and not that of '" + kept->names[0] +
+                    "': gradients of a sharded module are dropped together, by zero_grad() of its "
+                    "optimizer or of the module");
+  }
+  model.zero_grad();
+  for (const auto& unit : units) {
+    for (const auto& member : unit->members) {
+      member->has_grad = false;
+    }
+  }
+  refuses_gradients_ = false;
 }
 
 Sharding::~Sharding() = default;

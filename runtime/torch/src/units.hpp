@@ -60,8 +60,12 @@ struct Member {
   bool trains = false;         ///< as declared; it may be frozen between steps
   bool requires_grad = false;  ///< as the runtime knows it
   c10::Storage working = {}, sharded = {};
+  std::int64_t version = 0;  ///< of the tensor: a program that writes it makes it another one
   const void* address = nullptr;
   std::map<void*, Tensor> gradients = {};  ///< views of the memory for the gradient, by address
+  Tensor refused = {};  ///< `grad` after a backward: it has no values, and says so when it is read
+  unsigned hook = 0;    ///< removes it before autograd accumulates
+  bool has_grad = false;  ///< `grad` was set to it, and the program was not seen to drop it
 };
 
 class Use;
@@ -85,6 +89,10 @@ class Unit {
   void run(const std::shared_ptr<Forward>& forward);
   /// Tells the runtime which parameters require a gradient now.
   void follow_requires_grad();
+  /// Throws Error(invalid_argument) if the program has written a parameter or given it other data.
+  void check_values() const;
+  /// Lets reads of `grad` throw until the next backward: the runtime holds the gradients.
+  void refuse_gradients();
 
   Sharding& model;
   ::torch::nn::Module& module;
@@ -191,6 +199,9 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   /// Throws Error(invalid_argument) if the module was changed after `fully_shard`.
   void check_module() const;
   void enter_backward(std::shared_ptr<Use> use);
+  /// Drops the gradients if the program has dropped those of the parameters since a backward.
+  /// Throws Error(invalid_argument) if it has dropped some.
+  void follow_zero_grad();
   void write_buffers();
   void read_buffers();
 
@@ -213,6 +224,8 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   void leave_backward();
 
   std::vector<Size> sizes_;
+  bool refuses_gradients_ =
+      false;  ///< there was a backward, and the program may drop its gradients
   /// Uses of the running backward, in the order of their begin.
   std::optional<std::vector<std::shared_ptr<Use>>> backwards_;
 };
