@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -17,8 +18,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
-
-extern char** environ;
 
 namespace acc::test {
 namespace {

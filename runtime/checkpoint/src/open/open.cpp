@@ -11,6 +11,8 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "deepspeed/deepspeed.hpp"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <set>
 #include <utility>
@@ -178,11 +180,11 @@ class SaveFolder {
     }
     std::vector<std::uint64_t> nbytes;
     for (int rank = 0; rank < plan->world_size; ++rank) {
-      const auto found = listed.find(dcp::file_name(rank));
+      const std::string file = dcp::file_name(rank);
+      const auto found = listed.find(file);
       if (found == listed.end()) {
-        throw Error(Errc::config, where.string() + ": 'files' has no " + name + "/" +
-                                      dcp::file_name(rank) + ", which the plan of " + name +
-                                      " has");
+        throw Error(Errc::config, fmt::format("{}: 'files' has no {}/{}, which the plan of {} has",
+                                              where.string(), name, file, name));
       }
       nbytes.push_back(found->second);
     }
