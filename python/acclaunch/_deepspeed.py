@@ -8,6 +8,7 @@ stage 0 shards over one rank."""
 
 import contextlib
 import functools
+import itertools
 import math
 import sys
 import types
@@ -28,6 +29,8 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import get_z3_leaf_modules
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclaunch import _deepspeed_files, _deepspeed_rules, _dtensor, _fsdp2, _local, _nvme, _rejoin, _rows
 from acclaunch._deepspeed_rules import DeepSpeedLamb, DeepSpeedLion
@@ -414,6 +417,7 @@ class Engine(DeepSpeedEngine):
         super().__init__(args, model, *arguments, config_class=config_class, **keywords)
         _rows.replace(whole for whole, rows in self.replaced.items() if whole is not rows)
         self.replaced = None
+        _number(self.module.parameters())
         _engines.add(self)
         _fsdp2.unit_of(self.module)  # else a part that is called first would become the root
         self.publish_whole()
@@ -754,26 +758,48 @@ def leave_groups():
 # ---- deepspeed.zero ---------------------------------------------------------------------------------
 
 
+# Parameters that DeepSpeed would have partitioned, by their place in an order that all ranks have.
+_numbers = WeakTensorKeyDictionary()
+_next_number = itertools.count()
+
+
+def _number(parameters):
+    for each in parameters:
+        if each not in _numbers:
+            _numbers[each] = next(_next_number)
+
+
 class Init(contextlib.AbstractContextManager):
     """deepspeed.zero.Init: parameters stay whole until deepspeed.initialize shards them, with rank 0's values."""
 
-    def __init__(self, module=None, *_, **__):
+    def __init__(self, module=None, *_, enabled=True, **__):
+        self.enabled, self.hook = enabled, None
         if not deepspeed.comm.is_initialized():  # also if Accelerate has initialized torch.distributed
             deepspeed.init_distributed()
+        if enabled and module is not None:
+            _number(module.parameters())
+
+    def __enter__(self):
+        if self.enabled:
+            self.hook = register_module_parameter_registration_hook(
+                lambda module, name, parameter: None if parameter is None else _number([parameter]))
+        return self
 
     def __exit__(self, *_):
-        return None
+        if self.hook is not None:
+            self.hook.remove()
 
 
 class GatheredParameters(contextlib.AbstractContextManager):
-    """deepspeed.zero.GatheredParameters. Before deepspeed.initialize the parameters are whole; at the end all ranks get
-    those of modifier_rank. Afterwards the modules hold whole copies within, of which the program's own references to
+    """deepspeed.zero.GatheredParameters, of the parameters of zero.Init and of engines, in an order that is the same on
+    all ranks, which that of a set is not. Before deepspeed.initialize they are whole; at the end all ranks get those of
+    modifier_rank. Afterwards the modules hold whole copies within, of which the program's own references to
     the parameters are views, and modifier_rank's changes are kept. With all parameters of an engine a forward, such as
     that of generate(), computes with the copies."""
 
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
         given = list(map(_rows.current, [params] if isinstance(params, torch.Tensor) else params))
-        self.parameters = list(dict.fromkeys(given)) if enabled else []
+        self.parameters = sorted({each for each in given if each in _numbers} if enabled else (), key=_numbers.get)
         self.modifier_rank = modifier_rank
         self.whole = {}
         self.rows = {}  # the local tensor and the layout of each parameter
