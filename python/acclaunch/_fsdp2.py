@@ -670,10 +670,17 @@ def _dtypes_of(parameter, policy, name):
 def _fields_of(states):
     """The settings of the runtime that the arguments of fully_shard choose."""
     mesh = _same(states, "mesh", lambda state: state.mesh)
-    fields = {"fsdp_version": "2"}
     inner = [state.reshard_after_forward for _, state in states[1:]] or [states[0][1].reshard_after_forward]
-    fields["reshard_after_forward"] = str(inner[0] if inner.count(inner[0]) == len(inner) else True).lower()
-    if mesh.ndim == 2:
+    reshards = inner[0] if inner.count(inner[0]) == len(inner) else True
+    if not states[0][1].has_one_gradient:
+        fields = {"fsdp_version": "2", "reshard_after_forward": str(reshards).lower()}
+    elif mesh.ndim == 1:
+        fields = {"fsdp_version": "1", "sharding_strategy": "FULL_SHARD" if reshards else "SHARD_GRAD_OP"}
+    elif mesh.size(1) == 1:
+        fields = {"fsdp_version": "1", "sharding_strategy": "NO_SHARD"}
+    else:
+        fields = {"fsdp_version": "1", "sharding_strategy": "HYBRID_SHARD" if reshards else "HYBRID_SHARD_ZERO2"}
+    if mesh.ndim == 2 and fields.get("sharding_strategy") != "NO_SHARD":
         fields.update(dp_replicate_size=str(mesh.size(0)), dp_shard_size=str(mesh.size(1)))
     computed = {state.precision.param_dtype for _, state in states}
     fields["mixed_precision"] = _WORDS.get(computed.pop(), "no") if len(computed) == 1 else "no"  # in messages
