@@ -231,7 +231,7 @@ class DataOrder:
         self._library.data_order_end_epoch(self._handle)
 
     def state_dict(self):
-        """The position for a checkpoint, as values by name (int, and str if a record is written): for
+        """The position for a checkpoint, as values by name, int and str, the same names at any time: for
         `runtime.save(..., state=...)` or torch.save. What was recorded is on disk then."""
         values = (ProgramValue * _VALUES_OF_STATE)()
         for each in values:

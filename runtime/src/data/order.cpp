@@ -384,11 +384,12 @@ ProgramState DataOrder::state() const {
   values[prefix + "epoch"] = state_->position_.epoch;
   values[prefix + "offset"] = state_->position_.offset;
   values[prefix + "token"] = state_->position_.token;
+  // Before the first batch of the attempt whose last sample is before this position. Always a
+  // value: torch DCP reads those that the state of a new order has.
+  values[prefix + "attempt"] =
+      state_->has_begun_ ? state_->record_->attempt() : state_->origin_.attempt;
   if (state_->has_begun_) {
-    values[prefix + "attempt"] = state_->record_->attempt();
     state_->record_->flush();
-  } else if (!state_->origin_.attempt.empty()) {  // whose last sample is before this position
-    values[prefix + "attempt"] = state_->origin_.attempt;
   }
   return values;
 }
