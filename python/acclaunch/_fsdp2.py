@@ -437,6 +437,7 @@ class RowModel(Model):
         """Copies of whole values, by parameter, made by `copy`. Empty if rows of one of the members have changed since
         publish_whole on any rank: only a collective can gather them then."""
         found = {}
+        is_one = self.published is not None and self._computes_with_rows()  # the rows are a part of the whole
         for member in members if self.published is not None else ():
             if member.handle is None:
                 found[member.sharded] = member.working.detach().clone()
@@ -446,8 +447,8 @@ class RowModel(Model):
                 continue
             rows, *every = self.published[member]
             whole = copy(member.working.detach())
-            if member.sharded._local_tensor is not member.own or rows != checksum([member.own]) or every != [
-                    checksum([_rows.own_rows(whole, self.root.mesh, rank)]) for rank in range(len(every))]:
+            if member.sharded._local_tensor is not member.own or not is_one and rows != checksum([member.own]) \
+                    or every != [checksum([_rows.own_rows(whole, self.root.mesh, rank)]) for rank in range(len(every))]:
                 return {}
             found[member.sharded] = whole
         return found
