@@ -9,6 +9,7 @@ import collections
 import contextlib
 import ctypes
 import functools
+import glob
 import os
 import re
 import shutil
@@ -114,7 +115,7 @@ def complete_or_absent(engine, save_dir, tag, save_latest):
     """A folder and a tag to save under, which gets its final name at the end, before `latest` names it: with save_async
     when a thread has written the files."""
     final = str(tag) if tag is not None else f"global_step{engine.global_steps}"
-    temporary = f"{final}.acc-tmp"
+    temporary = _save_async.unfinished_name(final)
     writes = (engine.local_rank if engine.use_node_local_storage() else engine.global_rank) == 0
     made = os.path.abspath(os.path.join(save_dir, temporary))
 
@@ -131,13 +132,17 @@ def complete_or_absent(engine, save_dir, tag, save_latest):
             os.rename(here, target)
         if save_latest:
             path = os.path.join(folder, "latest")
-            with open(f"{path}.acc-tmp", "w") as file:
+            with open(_save_async.unfinished_name(path), "w") as file:
                 file.write(final)
-            os.replace(f"{path}.acc-tmp", path)
+            os.replace(file.name, path)
 
     with _save_async.saving(os.path.join(save_dir, final), made) as save:
         if writes:
-            shutil.rmtree(made, ignore_errors=True)
+            beside = glob.escape(os.path.abspath(save_dir))
+            for each in _save_async.unfinished(os.path.join(beside, glob.escape(final))):
+                shutil.rmtree(each, ignore_errors=True)
+            for each in _save_async.unfinished(os.path.join(beside, "latest")):
+                os.unlink(each)
             save.at_end(commit, made)
         dist.barrier()
         _rows.fence()
@@ -413,6 +418,10 @@ class Saved:
         if not isinstance(self.bases[0], dict):
             raise NotSupportedError(f"{self.folder}: an elastic checkpoint of DeepSpeed, which the engine acc does "
                                     "not load")
+        steps = [[float(state["step"]) for state in each["state"].values() if "step" in state] for each in self.bases]
+        if any(each != steps[0] for each in steps):
+            raise ConfigError(f"{self.folder}: the files of the ranks are of more than one save: the steps of their "
+                              f"optimizers are {steps}")
         alignments = self.inner.get("param_alignment_paddings") or [None] * len(self.model["param_shapes"])
         for index, shapes in enumerate(self.model["param_shapes"]):
             flat = Flat([shape.numel() for shape in shapes.values()], self.ranks, self.by_parameter,
@@ -530,15 +539,19 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_o
     universal = engine.load_universal_checkpoint()
     if tag is None:
         path = os.path.join(load_dir, "latest_universal" if universal else "latest")
-        if not os.path.isfile(path):
+        text = None
+        with contextlib.suppress(FileNotFoundError), open(path) as file:
+            text = file.read().strip()
+        tag = _rows.of_all_ranks(text)[0]  # another job may save meanwhile
+        if tag is None:
             if universal:
                 raise ValueError(f"{path}, which names the universal checkpoint, does not exist")
             logger.warning(f"Unable to find latest file at {path}: pass an explicit checkpoint tag, if there is one")
             return None, None
-        with open(path) as file:
-            tag = file.read().strip()
     _rows.fence()
-    saved = (Universal if universal else Saved)(os.path.join(load_dir, str(tag)))
+    folder = os.path.join(load_dir, str(tag))
+    stamp = _save_async.stamp(folder)
+    saved = (Universal if universal else Saved)(folder)
     _load_module(engine.module, saved, strict)
     if with_optimizer and engine.optimizer is not None:
         _load_optimizer(engine.optimizer, saved)
@@ -555,7 +568,9 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_o
         engine.loaded_checkpoint_mp_world_size = model["mp_world_size"]
         taken += ["skipped_steps", "global_steps", "dp_world_size", "mp_world_size", "data_sampler", "random_ltd"]
     taken += ["lr_scheduler"] * with_scheduler + ["optimizer"] * with_optimizer
-    dist.barrier()
+    dist.barrier()  # all have read
+    if not all(_rows.of_all_ranks(_save_async.stamp(folder) == stamp)):
+        raise _save_async.changed(folder)
     return saved.model_path, {key: value for key, value in model.items() if key not in taken}
 
 

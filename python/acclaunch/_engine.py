@@ -201,7 +201,7 @@ def _serve_dcp(module):
     """module: torch.distributed.checkpoint."""
     from acclaunch import _staging
     _staging.serve_async_save(module)
-    _save_async.serve_writer(module)
+    _save_async.serve_files(module)
 
 
 def _serve_bitsandbytes(module):

@@ -6,6 +6,7 @@ files while the training goes on."""
 import contextlib
 import functools
 import glob
+import hashlib
 import os
 import pathlib
 import pickle
@@ -29,6 +30,7 @@ _group = None, None  # that of Save.group, and the default process group of its 
 _PIECE = 4 << 20  # of a value in the store, where torch's takes 8 MiB
 _made = 0  # number of Saves, equal on all ranks
 _MARK = ".acc-unfinished"  # a file in a checkpoint of which not all ranks have written their files
+_MOMENTS = "marked", "made", "hidden", "written", "named", "shown", "rotated"  # of a Save, at which its ranks meet
 was_used = False
 
 
@@ -71,7 +73,7 @@ class Save:
         self.rotate = None  # removes older checkpoints, when this one is complete on all ranks
         self.hides, self.hidden = False, None  # another name that the folder has until then
         self.done, self.mistake, self.error = threading.Event(), "", None
-        self.meetings, self.parted, self.uses_group, self.raised = 0, False, False, False
+        self.meetings, self.parted, self.uses_group, self.raised, self.told = 0, False, False, False, set()
         # Kept, since the program may destroy its process group before the end.
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.store = dist.distributed_c10d._get_default_store() if self.ranks > 1 else None
@@ -197,11 +199,16 @@ class Save:
 
     def give_up(self, error):
         """The program's part has raised this error, perhaps without collectives in which others wait: tells them, and
-        does not wait."""
+        does not wait. It may be the end of the program, by a handler of signals, at any moment."""
         self.drop()
         self.mistake, self.raised, self.uses_group = self._named(error), True, False
+        self.leave(_MOMENTS)
+
+    def leave(self, moments=("removed",)):
+        """The others wait for this rank at none of these moments."""
         with contextlib.suppress(Exception):
-            self._tell("made", self.mistake)
+            for each in moments:
+                self._tell(each, self.mistake)
 
     def _show(self):
         """After the commits of all ranks, which are in the hidden folder."""
@@ -257,9 +264,10 @@ class Save:
     def _tell(self, moment, mistake):
         """Tells the other ranks that this one has come to the moment. Returns the part of the store for it."""
         store = self._part_of_store(moment)
-        if store and mistake:
-            store.set("mistake", mistake)
-        if store:
+        if store and moment not in self.told:
+            self.told.add(moment)
+            if mistake:
+                store.set("mistake", mistake)
             store.add("ranks", 1)
         return store
 
@@ -347,9 +355,37 @@ def _is_in(path, folder):
     return os.path.commonpath([path, folder]) == folder
 
 
+def unfinished_name(name):
+    """The name of a file or folder until it is complete: of two jobs that save to one folder not the same."""
+    job = hashlib.sha256(os.environ.get("ACC_JOB_SECRET", "").encode()).hexdigest()[:8]
+    return f"{name}.acc-tmp.{job}"
+
+
+def unfinished(pattern):
+    """The paths that `unfinished_name` has given the names of a pattern, in any job."""
+    return glob.glob(f"{pattern}.acc-tmp*")
+
+
+def _stat(path):
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def stamp(folder):
+    """What changes when a program writes to a folder, or replaces it. None: there is none."""
+    with contextlib.suppress(OSError):
+        return _stat(folder), sorted((each, _stat(os.path.join(folder, each))) for each in os.listdir(folder))
+
+
+def changed(folder):
+    """The error for a folder whose stamp is another one after it was read."""
+    return ConfigError(f"{folder} was replaced or removed while the checkpoint was read: a program saves there, and "
+                       "what was read may be of two checkpoints")
+
+
 def _hidden_name(folder):
     folder = os.path.abspath(folder)
-    return os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.acc-tmp")
+    return os.path.join(os.path.dirname(folder), unfinished_name(f".{os.path.basename(folder)}"))
 
 
 def _show(folder, hidden):
@@ -359,6 +395,9 @@ def _show(folder, hidden):
             return
         # The program has made the folder again meanwhile, for files of its own.
         names, mark = os.listdir(hidden), pathlib.Path(folder, _MARK)
+        both = sorted(set(names).intersection(os.listdir(folder)))
+        if both:
+            raise FileExistsError(f"{folder} has '{both[0]}' meanwhile, of another job or of the program")
         mark.touch()
         with contextlib.suppress(FileNotFoundError):
             for name in names:
@@ -391,8 +430,13 @@ def saving(name, folder, at_once=False):
         raise
     finally:
         _saving = None
-    save.end()
-    _go_on(save)
+    try:
+        save.end()
+    except (SystemExit, KeyboardInterrupt) as error:  # of a handler of signals
+        save.give_up(error)
+        raise
+    finally:
+        _go_on(save)
 
 
 def _go_on(save):
@@ -433,10 +477,11 @@ def serve_exit():
     os._exit = _exit
 
 
-def serve_writer(module):
+def serve_files(module):
     """module: torch.distributed.checkpoint. What is written over a checkpoint is none until its end: by the metadata of
-    the one before, files of two states would be read as one."""
-    original = module.FileSystemWriter.prepare_global_plan
+    the one before, files of two states would be read as one. So what is read between is noticed by its metadata."""
+    original, reader = module.FileSystemWriter.prepare_global_plan, module.FileSystemReader
+    read_metadata, read_data = reader.read_metadata, reader.read_data
 
     @functools.wraps(original)
     def prepare_global_plan(self, plans):  # by one rank, before any writes
@@ -445,7 +490,22 @@ def serve_writer(module):
             self.fs.rm_file(metadata)
         return original(self, plans)
 
+    @functools.wraps(read_metadata)
+    def read_metadata_first(self, *arguments, **keywords):  # by all ranks, before any reads
+        path = self._get_metadata_path(keywords.get("rank"))
+        self._acc_read = (path, _stat(path)) if os.path.isfile(path) else None
+        return read_metadata(self, *arguments, **keywords)
+
+    @functools.wraps(read_data)
+    def read_data_of_one(self, *arguments, **keywords):
+        read = read_data(self, *arguments, **keywords)
+        path, found = getattr(self, "_acc_read", None) or (None, None)
+        if path is not None and not (os.path.isfile(path) and _stat(path) == found):
+            raise changed(self.path)
+        return read
+
     module.FileSystemWriter.prepare_global_plan = prepare_global_plan
+    reader.read_metadata, reader.read_data = read_metadata_first, read_data_of_one
 
 
 def _placed(save):
@@ -558,12 +618,16 @@ def _writing(save):
 def wait(at_exit=False):
     """Waits for the save in flight. Rank 0 says if there is no checkpoint, which ends no training."""
     global _in_flight
-    save, _in_flight = _in_flight, None
-    if save is None or at_exit and save.raised:  # others may wait for this rank
+    save = _in_flight
+    if save is None:
+        return
+    if at_exit and save.raised:  # others may wait for this rank
+        save.leave()
         return
     if at_exit and save.rank == 0 and not save.done.wait(2):
         say(f"waiting for the save of {save.name}")
     save.done.wait()
+    _in_flight = None  # not before: a handler of signals may end the program while it waits
     if save.mistake and save.rank == 0 and not save.raised:
         say(f"save_async: {save.name} was not saved: {save.mistake}")
 
@@ -664,16 +728,17 @@ def _checkpoint_of(accelerator, number):
 def _remove_unfinished(folder, automatic):
     """What a job that was killed has left."""
     beside, name = map(glob.escape, os.path.split(os.path.abspath(folder)))
-    pattern = os.path.join(beside, "checkpoint_*" if automatic else name)
-    marked = filter(is_marked, glob.glob(pattern)) if automatic else ()  # others may have files of the program
-    for each in [*glob.glob(_hidden_name(pattern)), *marked]:
+    name = "checkpoint_*" if automatic else name
+    marked = filter(is_marked, glob.glob(os.path.join(beside, name))) if automatic else ()  # else also the program's
+    for each in [*unfinished(os.path.join(beside, f".{name}")), *marked]:
         shutil.rmtree(each, ignore_errors=True)
 
 
 def _remove_oldest(newest, limit):
     others = [each for each in _numbered(os.path.dirname(newest), "checkpoint_") if each != newest]
     for each in others[:max(0, len(others) + 1 - limit)]:
-        shutil.rmtree(each)
+        os.rename(each, _hidden_name(each))  # a part of it is none
+        shutil.rmtree(_hidden_name(each))
 
 
 # ---- transformers

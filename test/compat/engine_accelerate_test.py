@@ -3,10 +3,12 @@
 with `--engine acc` and sections for FSDP and DeepSpeed. Losses, norms, metrics and loaded states must be equal. Exits
 with 77 without Accelerate."""
 
+import contextlib
 import importlib.util
 import os
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -161,7 +163,18 @@ def train(folder):
         accelerator.save_state(f"{folder}/other")
         _save_async.wait()
         _staging.Records.write_to = write_to
-        check_equal_files(f"{folder}/at_once", f"{folder}/state")
+
+        def write_late(save):  # another job has saved to the same folder first
+            write(save)
+            if accelerator.is_local_main_process:
+                shutil.copytree(f"{folder}/at_once", f"{folder}/both")
+
+        with mock.patch.object(_save_async.Save, "_write", write_late):
+            accelerator.save_state(f"{folder}/both")
+            _save_async.wait()
+        accelerator.wait_for_everyone()
+        for each in ("state", "both"):
+            check_equal_files(f"{folder}/at_once", f"{folder}/{each}")
         left = sorted(os.listdir(folder))
         accelerator.wait_for_everyone()
         assert "state" in left and not any("other" in each or "acc-tmp" in each for each in left), left
@@ -209,16 +222,24 @@ def train(folder):
             (numbered / "checkpoint_2" / "own").touch()
             write(save)
 
-        with mock.patch.object(_save_async.Save, "_write", write_beside):
+        def end_in_removal(path, **_):
+            if ".checkpoint_1.acc-tmp." in path:
+                os.unlink(pathlib.Path(path, "random_states_0.pkl"))
+                raise OSError("ended")
+
+        with mock.patch.object(_save_async.Save, "_write", write_beside), mock.patch("shutil.rmtree", end_in_removal):
             accelerator.save_state()
-            assert left() == ["checkpoint_2"], left()
+            names = left()
+        assert names[1:] == ["checkpoint_2"] and ".checkpoint_1.acc-tmp." in names[0], names
+        accelerator.wait_for_everyone()  # both have looked
         assert all("checkpoint_1" in each for each in seen)
         files = os.listdir(numbered / "checkpoint_2")
         assert ".acc-unfinished" not in files and len(files) > 2 and ("own" in files) == bool(seen), files
         saves = 3
         failed("file", of=None)
+        names = left()
+        assert "checkpoint_2" in names and not any("checkpoint_1" in each for each in names), names
         leave_unfinished()
-        assert "checkpoint_2" in left()
         loaded.clear()
         accelerator.load_state()
         assert loaded == [2], loaded
@@ -229,7 +250,9 @@ def train(folder):
         def state_dict(self):
             if accelerator.process_index == 1 and failing == "object":
                 raise OSError("no object")
-            if accelerator.process_index == 0 and failing:
+            if accelerator.process_index == 1 and failing == "exit":
+                raise SystemExit("no exit")
+            if accelerator.process_index == 0 and failing and failing != "end":
                 _save_async._saving._part_of_store("made").wait(["mistake"])
             return {"number": saves}
 
@@ -249,7 +272,7 @@ def train(folder):
         with mock.patch("torch.save", fail):
             try:
                 accelerator.save_state(of)
-            except (OSError, CollectiveError) as error:
+            except (OSError, CollectiveError, SystemExit) as error:
                 return f"{type(error).__name__}: {error}"
             finally:
                 failing = ""
@@ -258,23 +281,30 @@ def train(folder):
         """The other rank learns of it: by an error, or where it is beside the training by a line. Nothing is removed
         while it makes files."""
         is_beside, rank = os.environ.get("ACC_SAVE_ASYNC") == "true", accelerator.process_index
-        remove = _save_async.Save._remove
+        remove, end = _save_async.Save._remove, _save_async.Save.end
 
         def remove_checked(save):
             made.append(save._part_of_store("made").add("ranks", 0))
             remove(save)
 
-        for place in ("object", "file"):
-            made = []
-            with mock.patch.object(_save_async.Save, "_remove", remove_checked):
+        def end_program(_):
+            raise SystemExit("no end")
+
+        for place in ("object", "file", "exit", "end"):  # by the last two a handler of signals ends the program
+            made, ends = [], place in ("exit", "end") and rank == 1
+            with mock.patch.object(_save_async.Save, "_remove", remove_checked), mock.patch.object(
+                    _save_async.Save, "end", end_program if ends and place == "end" else end), (mock.patch.object(
+                        _save_async.Save, "run", lambda save: save.done.set()) if ends else contextlib.nullcontext()):
                 raised = failed(place, f"{folder}/{place}")
+                _save_async.wait(at_exit=ends)
                 _save_async.wait()
-            assert made == [2] * is_beside, made
+            assert made == [2] * (is_beside and not ends), made
             told = f"CollectiveError: {folder}/{place} was not saved: rank 1: no {place}"
-            own = None if is_beside and place == "file" else f"OSError: no {place}"
+            own = None if is_beside and place == "file" else f"{'SystemExit' if ends else 'OSError'}: no {place}"
             assert raised == (own if rank == 1 else None if is_beside else told), (place, raised)
         accelerator.wait_for_everyone()
-        assert not is_beside or not {"object", "file"}.intersection(os.listdir(folder)), os.listdir(folder)
+        names = os.listdir(folder)
+        assert not is_beside or not {"object", "file", "exit", "end"}.intersection(names), names
 
     failing, saves, loaded = "", 1, []
     accelerator.register_for_checkpointing(Failing())
@@ -350,7 +380,7 @@ def main():
             beside = name in SAVED_BESIDE
             ours = run(name, *flags, *["--save_async"] * beside, "--config_file", written(name, text))
             assert "acclaunch: engine acc, " in ours.stdout, ours.stdout
-            for place, why in (("other", "room"), ("object", "object"), ("file", "file")):
+            for place, why in (("other", "room"), *((each, each) for each in ("object", "file", "exit", "end"))):
                 assert (f"/{place} was not saved: rank 1: no {why}" in ours.stdout) == beside, ours.stdout
             for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
                 assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)

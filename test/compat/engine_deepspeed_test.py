@@ -902,6 +902,8 @@ DAMAGES = ((1, lambda path: cut(path / OPTIM), None, f"{OPTIM}: cannot be read a
            (3, lambda path: (path / MODEL).unlink(), None, "has 1 files *_model_states.pt of ranks, expected 2"),
            (1, lambda path: [each.unlink() for each in path.glob("*model*")], None, "it has no file mp_rank_00_model"),
            (1, lambda path: (path / "zero").mkdir(), None, "is a universal checkpoint"),
+           *((stage, lambda path: shutil.copy(f"{path.parent}/{path.stem}.later/{OPTIM}", path), None,
+              "of more than one save: the steps of their optimizers are") for stage in (1, 3)),
            *((stage, lambda path: None, wider, "'blocks.1.up.weight' has the shape [13, 6], expected [6, 13]")
              for stage in (1, 3)),
            (3, lambda path: None, with_more, "Missing key(s): ['more.weight', 'more.bias']"),
@@ -913,6 +915,8 @@ def damaged(folder):
         trial = Trial(OURS, stage, scalar=False, **ADAM)
         trial.train(2)
         trial.engine.save_checkpoint(f"{folder}/damaged", tag=str(stage))
+        trial.train(2)
+        trial.engine.save_checkpoint(f"{folder}/damaged", tag=f"{stage}.later")
         trials = {None: trial}
         for number, (kind, damage, arguments, words) in enumerate(DAMAGES):
             path = pathlib.Path(folder, "damaged", f"{stage}.{number}")
@@ -942,6 +946,13 @@ def reloaded(folder):
     trial.engine.save_checkpoint(f"{folder}/1/empty")
     trial.engine.load_checkpoint(f"{folder}/1/empty")
     trial.train(2)
+
+    def change_while_read(*_):
+        if dist.get_rank() == 0:
+            os.utime(f"{folder}/1/empty/global_step1")
+
+    with mock.patch.object(_deepspeed._deepspeed_files, "_load_optimizer", change_while_read):
+        expect_refusal(lambda: trial.engine.load_checkpoint(f"{folder}/1/empty"), "while the checkpoint was read")
 
 
 def refused():

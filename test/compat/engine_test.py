@@ -1118,10 +1118,19 @@ def saved_beside(mesh, ours, folder):
         resumed.step(net, optimizer, rare=True)
     expect_equal("saved beside", resumed.found, trial.found[-len(resumed.found):], 2e-6)
     # Until it is complete, what is written over a checkpoint is none.
-    _save_async.serve_writer(dcp)  # as --engine acc does
+    _save_async.serve_files(dcp)  # as --engine acc does
     with mock.patch.object(dcp.FileSystemWriter, "finish", side_effect=OSError("ended")):
         expect(dcp.api.CheckpointException, "ended", lambda: dcp.save(state, checkpoint_id=f"{folder}/beside"))
     expect(dcp.api.CheckpointException, "metadata", lambda: dcp.load(state, checkpoint_id=f"{folder}/beside"))
+    dcp.save(state, checkpoint_id=f"{folder}/beside")
+
+    def change_while_read(_, plans):
+        os.utime(f"{folder}/beside/.metadata")
+        return plans
+
+    with mock.patch.object(dcp.FileSystemReader, "prepare_global_plan", change_while_read):
+        expect(dcp.api.CheckpointException, "while the checkpoint was read",
+               lambda: dcp.load(state, checkpoint_id=f"{folder}/beside"))
 
 
 def scale_some(weight):
