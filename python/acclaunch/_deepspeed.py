@@ -244,9 +244,13 @@ class RowOptimizer(ZeROOptimizer):
         arguments = engine.dynamic_loss_scale_args() or {"init_scale": engine.initial_dynamic_scale()}
         self.loss_scaler = CreateLossScaler(self.dtype, engine.loss_scale(), self.dynamic_loss_scale, arguments)
         is_bf16_optimizer = self.stage == 1 and engine.keeps_sums() and not engine.zero_cpu_offload()  # BF16_Optimizer
+        self.gives_norm = getattr(engine._config.zero_config, "compute_grad_norm", True)
         self.skips_overflows = engine.fp16_enabled() or (
-            is_bf16_optimizer or engine._config.bfloat16_config.check_grad_overflow
-            if engine.bfloat16_enabled() else self.stage > 0)
+            self.stage in (0, 3) or is_bf16_optimizer or engine._config.bfloat16_config.check_grad_overflow
+            if engine.bfloat16_enabled() else self.stage > 0 and self.gives_norm)
+        if not self.gives_norm and (self.clip_grad > 0 or engine.bfloat16_enabled() and is_bf16_optimizer):
+            raise ValueError("zero_optimization.compute_grad_norm=false requires gradient_clipping=0, and stage 1 with "
+                             "bf16 gradients that are added in bf16")
         self.overflow = False
         self._global_grad_norm = None
         self.files = self._files()
@@ -311,14 +315,14 @@ class RowOptimizer(ZeROOptimizer):
         self.overflow = self.skips_overflows and not math.isfinite(norm)
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
-            self._global_grad_norm = float("inf")
+            self._global_grad_norm = float("inf") if self.gives_norm else None
             return self.engine.drop_gradients()
         if self.stage > 0 and hasattr(self.optimizer, "orthogonalize"):  # DeepSpeed then clips the updates of matrices
             if scale != 1.0:
                 torch._foreach_mul_(gradients, 1.0 / scale)
             self.optimizer.orthogonalize()
             norm, scale = self._norm_of(counted), 1.0
-        self._global_grad_norm = torch.tensor(norm / scale)
+        self._global_grad_norm = torch.tensor(norm / scale) if self.gives_norm else None
         if self.clip_grad > 0:
             scale *= max(1.0, (norm / scale + 1e-6) / self.clip_grad)
         if scale != 1.0 and gradients:
@@ -492,11 +496,11 @@ class Engine(DeepSpeedEngine):
 
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()
-        half = self.compute_dtype is not torch.float32
         mesh = _rows.mesh_of((ranks,) if stage > 0 else (ranks, 1), self.device.type, _MESH if stage > 0 else
                              ("deepspeed_replicate", *_MESH))
-        policy = MixedPrecisionPolicy(param_dtype=self.compute_dtype if half else None,
-                                      reduce_dtype=self._reduced_dtype() if half else None, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            param_dtype=self.compute_dtype if self.compute_dtype is not torch.float32 else None,
+            reduce_dtype=self._reduced_dtype(), cast_forward_inputs=False)
         units = _units_of(model)
         for unit in (*units, model):
             _fsdp2.make_sharded([unit], mesh, stage == 3, policy, None)

@@ -555,6 +555,11 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_scheduler, module_o
     _load_module(engine.module, saved, strict)
     if with_optimizer and engine.optimizer is not None:
         _load_optimizer(engine.optimizer, saved)
+    if not engine.zero_load_from_fp32_weights():
+        with torch.no_grad():
+            for each in engine.module.parameters():
+                if each.requires_grad:
+                    each._local_tensor.copy_(each._local_tensor.to(engine.compute_dtype))
     engine.forget_whole()
     engine.publish_whole()
     model = saved.model

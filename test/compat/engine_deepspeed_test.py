@@ -165,6 +165,15 @@ def plain(trial):
     trial.train()
 
 
+def overflows(trial):
+    """One of the losses is infinite on one rank."""
+    for number in range(6):
+        loss = trial.loss()
+        trial.engine.backward(loss * (float("inf") if number == 2 and dist.get_rank() == 0 else 1.0))
+        trial.engine.step()
+        trial.note(loss, trial.engine.skipped_steps)
+
+
 def boundaries(trial):
     """The program decides when a step is due, and scales the loss itself."""
     for last in (False, False, True, True):
@@ -415,7 +424,11 @@ CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
             ("from the beginning", 1, from_beginning, ADAM, None, 1e-5),
             ("from the beginning", 3, from_beginning, ADAM, None, 1e-5), ("data", 2, loaded, ADAM, with_data, 1e-5),
             ("unmanaged", 1, unmanaged, {**ADAM, "managed_gradient_accumulation": False}, None, 1e-5),
-            ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5)])
+            ("sum", 1, plain, {**ADAM, "gradient_allreduce_op": "sum"}, None, 1e-5),
+            ("no norm", 2, plain, {**ADAM, "gradient_clipping": 0.0,
+                                   "zero_optimization": {"stage": 2, "compute_grad_norm": False}}, None, 1e-5),
+            *(("overflow", stage, overflows, {**ADAM, "bf16": {"enabled": True, "check_grad_overflow": False}}, None,
+               1e-2) for stage in (0, 3))])
 
 
 def weights(trial):
@@ -941,6 +954,16 @@ def reloaded(folder):
     after = contents(other)
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items() if name.startswith("exp_avg"))
+    for exact in (True, False):
+        section = {"stage": 2, "load_from_fp32_weights": exact}
+        trial = Trial(OURS, 2, **ADAM, **BF16, zero_optimization=section)
+        trial.train()
+        trial.engine.save_checkpoint(f"{folder}/1/exact{exact}")
+        before = weights(trial)
+        trial.engine.load_checkpoint(f"{folder}/1/exact{exact}")
+        for name, value in weights(trial).items():
+            assert torch.equal(value, before[name] if exact else before[name].bfloat16().float()), name
+        assert any(not torch.equal(value, value.bfloat16().float()) for value in before.values())
     trial = Trial(OURS, 1, with_empty, optimizer={"type": "Adagrad", "params": {"lr": 1e-2}})
     trial.train(2)
     trial.engine.save_checkpoint(f"{folder}/1/empty")
@@ -993,6 +1016,16 @@ def quantized():
     assert trials[0].found == trials[1].found, [trial.found for trial in trials]
     given = [dict(fields) for fields in _fsdp2._runtimes]
     assert any(each.get("quantized_weights") == each.get("quantized_gradients") == "true" for each in given), given
+
+
+def sent():
+    """communication_data_type in fp32 too: rounded gradients, and nothing else."""
+    for stage in (0, 2):
+        trials = [Trial(OURS, stage, **ADAM, **more) for more in ({}, {"communication_data_type": "bf16"})]
+        for trial in trials:
+            trial.train()
+        assert trials[0].found != trials[1].found
+        expect_equal(("sent", stage), trials[1].found, trials[0].found, 1e-2)
 
 
 def travels(stage, folder, config):
@@ -1164,6 +1197,7 @@ def cases(folder):
         refused()
         reloaded(folder)
         quantized()
+        sent()
     for stage, config in TRAVELS:
         if only in f"travels{stage}":
             travels(stage, f"{folder}/{stage}", config)
