@@ -263,10 +263,11 @@ class FullyShardedDataParallel(TorchClass):
         return self._fsdp_wrapped_module(*arguments, **keywords)
 
     def _cast_buffers(self):
+        """Those in no inner wrapper, which may have another precision, as one of a BatchNorm has."""
         self._buffers_are_cast = True
-        names = self._buffer_dtypes
+        names, own = self._buffer_dtypes, set(self._parts())
         for prefix, part in self._fsdp_wrapped_module.named_modules():
-            for attribute, buffer in part._buffers.items():
+            for attribute, buffer in part._buffers.items() if part in own else ():
                 if buffer is not None and clean_tensor_name(f"{prefix}.{attribute}" if prefix else attribute) in names:
                     part._buffers[attribute] = buffer.to(self.mixed_precision.buffer_dtype)
 
