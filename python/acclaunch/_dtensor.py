@@ -301,6 +301,22 @@ def _of_one_kind(function, name, first, arguments, keywords, changes, given):
     return found if changes else _mark_views(found, function, first, arguments, keywords, plain, mesh)
 
 
+# Methods with other names than functions of lists.
+_METHODS = {"_foreach_maximum_": "clamp_min_", "_foreach_minimum_": "clamp_max_"}
+
+
+def _change_each(name, targets, *others, **keywords):
+    """A function such as torch._foreach_copy_, which torch (2.13) lacks for DTensors, or refuses because of one of them:
+    changes each of them by itself."""
+    change = getattr(torch.Tensor, _METHODS.get(name, name.removeprefix("_foreach_")))
+    if name in ("_foreach_addcdiv_", "_foreach_addcmul_") and len(others) > 2:
+        others, keywords["value"] = others[:2], others[2]
+    for number, target in enumerate(targets):
+        own = [each[number] if isinstance(each, (tuple, list)) else each for each in (*others, *keywords.values())]
+        change(target, *own[:len(others)], **dict(zip(keywords, own[len(others):])))
+    return targets
+
+
 def _torch_function(cls, function, types, arguments=(), keywords=None):
     """Calls a function of torch with DTensors, and perhaps with plain tensors, with which torch would refuse it, except
     with those of one element, through which then no gradient could flow. Here the result is a plain tensor, of the
@@ -317,7 +333,18 @@ def _torch_function(cls, function, types, arguments=(), keywords=None):
             return found
     if not all(each is torch.Tensor or issubclass(each, (DTensor, torch.nn.Parameter)) for each in types):
         return NotImplemented
-    keywords, given = keywords or {}, []
+    keywords = keywords or {}
+    try:
+        return _call(function, name, arguments, keywords)
+    except RuntimeError as error:
+        if not (name.startswith("_foreach_") and name.endswith("_")) or not (
+                type(error) is NotImplementedError or "placement changes" in str(error)):
+            raise
+    return _change_each(name, *arguments, **keywords)
+
+
+def _call(function, name, arguments, keywords):
+    given = []
     with as_plain():
         tensors_in(arguments, given)
         tensors_in(keywords, given)

@@ -994,6 +994,7 @@ def expect_whole(mesh, shard):
         lambda each: each.unsqueeze(0).__setitem__((0, 7), row),
         lambda each: each.index_copy_(0, torch.tensor([4, 9]), other[:2]),
         lambda each: torch.add(each, other, out=each), lambda each: torch._foreach_lerp_([each], [other], 0.3),
+        lambda each: torch._foreach_copy_([each], [other * 2]), lambda each: torch._foreach_maximum_([each], 0.1),
         lambda each: torch.eye(*each.shape, out=each), lambda each: torch.mul(other, 3.0, out=each),
         lambda each: setattr(each, "data", other.clone()), lambda each: setattr(each, "data", each.data * 2),
         lambda each: nn.utils.vector_to_parameters(torch.arange(float(other.numel())), [each]))
@@ -1002,6 +1003,7 @@ def expect_whole(mesh, shard):
         lambda each: torch.stack([each.norm(dim=0).sum(), each.norm(1)]).mean(), lambda each: int(each.argmax()),
         lambda each: F.mse_loss(each, other), lambda each: torch.equal(each, other),
         # Here torch fails with rows.
+        lambda each: torch._foreach_copy_([torch.zeros_like(other)], [each])[0].norm(),
         lambda each: torch.eye(SIZE, out=torch.empty_like(each.T @ each)).square().sum(),
         lambda each: each.norm().clamp_(max=0.5).mul_(2), lambda each: each.norm(dim=0).add_(1e-3).sqrt_().sum(),
         lambda each: each.pow(2).mean().clamp_(max=0.01),
@@ -1035,6 +1037,10 @@ def expect_whole(mesh, shard):
         reads = extremes + (matrix_norms if few.dim() > 1 else ())
         expect_equal(list(few.shape), *([float(read(each)) for read in reads]
                                         for each in (few.detach(), few.detach().full_tensor())), 0)
+    one = net.blocks[0].scale
+    with torch.no_grad():  # a list of which torch refuses to change one, which has one row
+        torch._foreach_add_([weight, one], [weight, torch.full((1,), 2.0)])
+    assert torch.equal(weight.full_tensor(), whole * 2) and one.full_tensor().item() == 3
 
 
 def travels(mesh, ours, theirs, folder):
