@@ -306,7 +306,7 @@ _METHODS = {"_foreach_maximum_": "clamp_min_", "_foreach_minimum_": "clamp_max_"
 
 
 def _change_each(name, targets, *others, **keywords):
-    """A function such as torch._foreach_copy_, which torch (2.13) lacks for DTensors, or refuses because of one of them:
+    """A function such as torch._foreach_copy_, which torch (2.13) lacks for DTensors, or refuses because of one:
     changes each of them by itself."""
     change = getattr(torch.Tensor, _METHODS.get(name, name.removeprefix("_foreach_")))
     if name in ("_foreach_addcdiv_", "_foreach_addcmul_") and len(others) > 2:
