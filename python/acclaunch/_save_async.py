@@ -72,6 +72,7 @@ class Save:
         self.commits = {}  # of at_end, by folder
         self.rotate = None  # removes older checkpoints, when this one is complete on all ranks
         self.hides, self.hidden = False, None  # another name that the folder has until then
+        self.is_marked = False  # by this rank
         self.done, self.mistake, self.error = threading.Event(), "", None
         self.meetings, self.parted, self.uses_group, self.raised, self.told = 0, False, False, False, set()
         # Kept, since the program may destroy its process group before the end.
@@ -138,6 +139,7 @@ class Save:
             if makes_folder:
                 os.makedirs(self.folder, exist_ok=True)
                 pathlib.Path(self.folder, _MARK).touch()
+                self.is_marked = True
         self.meet("marked")
 
     def unmark(self):
@@ -254,6 +256,9 @@ class Save:
             with self.noting():
                 if not self.parted:
                     write()
+        with self.noting():
+            if self.is_marked and not is_marked(self.place(self.folder)):
+                raise FileNotFoundError(f"{self.folder} was removed meanwhile")  # and perhaps made again by a file
         if self.error is not None:
             raise self.error
 

@@ -164,6 +164,16 @@ def train(folder):
         _save_async.wait()
         _staging.Records.write_to = write_to
 
+        def write_in_another(save):
+            if accelerator.is_local_main_process:
+                shutil.rmtree(save.hidden)
+                os.makedirs(save.hidden)
+            write(save)
+
+        with mock.patch.object(_save_async.Save, "_write", write_in_another):
+            accelerator.save_state(f"{folder}/another")
+            _save_async.wait()
+
         def write_late(save):  # another job has saved to the same folder first
             write(save)
             if accelerator.is_local_main_process:
