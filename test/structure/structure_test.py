@@ -58,13 +58,12 @@ MAX_FILES_OF_FLAG = 3
 MORE_FILES_OF_SETTING = {
     # Row, field, member, one use, and its question or the remark about its loss.
     "fsdp_cpu_ram_efficient_loading": 5, "fsdp_state_dict_type": 5, "fsdp_sync_module_states": 5,
-    "offload_optimizer_device": 5, "offload_param_device": 5, "parallelism_config_dp_replicate_size": 5,
-    "zero3_init_flag": 6, "zero3_save_16bit_model": 5, "gradient_clipping": 6, "zero_stage": 6,
-    "parallelism_config_dp_shard_size": 7, "offload_optimizer_nvme_path": 7, "offload_param_nvme_path": 7,
+    "parallelism_config_dp_replicate_size": 5, "zero3_save_16bit_model": 5, "gradient_clipping": 6, "zero_stage": 6,
+    "parallelism_config_dp_shard_size": 7, "offload_optimizer_nvme_path": 6, "offload_param_nvme_path": 6,
     # FSDP and DeepSpeed differ by it: both write it, and several messages advise to change it.
     "fsdp_version": 9, "zero_hpz_partition_size": 9, "gradient_accumulation_steps": 8, "mixed_precision": 23,
     # Two mechanisms of the engine obey it.
-    "allgather_bucket_size": 5, "overlap_comm": 6,
+    "allgather_bucket_size": 5,
     # Also an option of estimate-memory.
     "memory_checkpoint_every": 5, "save_async": 5,
 }

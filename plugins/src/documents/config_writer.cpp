@@ -133,6 +133,13 @@ Node deepspeed_block(const settings::ShardingSettings& sharding,
   return block;
 }
 
+void add_beside_file(const settings::Settings& settings, const settings::ShardingSettings& sharding,
+                     Node& block) {
+  add_members(settings::Section::deepspeed, sharding, block,
+              [](const settings::SettingRow& row) { return row.json.empty(); });
+  add_training(settings, TrainingPlace::beside_it, block);
+}
+
 Node deepspeed_json(const settings::ShardingSettings& sharding,
                     const settings::Settings& settings) {
   Node root = Node::map({{"train_batch_size", Node::string("auto")},

@@ -29,6 +29,10 @@ Node fsdp_block(const settings::ShardingSettings& sharding, int version);
 Node deepspeed_block(const settings::ShardingSettings& sharding,
                      const settings::Settings& settings);
 
+/// Adds the settings for which DeepSpeed's JSON file has no key.
+void add_beside_file(const settings::Settings& settings, const settings::ShardingSettings& sharding,
+                     Node& block);
+
 /// Returns DeepSpeed's JSON file. Batch sizes are "auto", and so is the number of accumulation
 /// steps if the settings do not give it.
 Node deepspeed_json(const settings::ShardingSettings& sharding, const settings::Settings& settings);

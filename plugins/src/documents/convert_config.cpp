@@ -89,10 +89,8 @@ Node naming_file(const ConversionInput& input, const ConversionSource& source,
   Node root = other_entries(input, source);
   root.remove("mixed_precision");  // Accelerate's plugin accepts it in the DeepSpeed file only
   root.set("distributed_type", Node::string("DEEPSPEED"));
-  Node block =
-      Node::map({{"deepspeed_config_file", Node::string(name)},
-                 {"zero3_init_flag", Node::boolean(deepspeed_sharding(source).zero3_init)}});
-  add_training(source.settings, TrainingPlace::beside_it, block);
+  Node block = Node::map({{"deepspeed_config_file", Node::string(name)}});
+  add_beside_file(source.settings, deepspeed_sharding(source), block);
   root.set(kDeepSpeedBlock, std::move(block));
   return root;
 }

@@ -13,7 +13,6 @@ namespace {
 constexpr std::string_view kDeepSpeed = "deepspeed";
 constexpr std::string_view kDeepSpeedName = "DeepSpeedPlugin";
 constexpr SettingKey kStage = "zero_stage"_key;
-constexpr SettingKey kParamDevice = "offload_param_device"_key;
 constexpr SettingKey kHpz = "zero_hpz_partition_size"_key;
 
 Strategy strategy_of_stage(int stage) {
@@ -26,15 +25,22 @@ Strategy strategy_of_stage(int stage) {
 }
 
 /// Refuses offload to NVMe without a folder.
-void check_nvme(const Settings& settings, SettingKey device, SettingKey path) {
-  if (settings.choice(device) == "nvme" && (!settings.has(path) || settings.text(path) == "none")) {
-    throw Error(Errc::config, named_value(settings, device) + " needs " + path.text() +
-                                  ", the folder to store it in");
+void check_nvme(const Settings& settings) {
+  for (const SettingRow& row : settings_table()) {
+    if (row.folder_of.empty() || (settings.has(row) && settings.text(row) != "none")) {
+      continue;
+    }
+    const SettingRow& device = *find_setting(row.folder_of);
+    if (settings.choice(device) == "nvme") {
+      throw Error(Errc::config, named_value(settings, device) + " needs " + std::string(row.key) +
+                                    ", the folder to store it in");
+    }
   }
 }
 
-bool has_unused_hpz(const Settings& settings) {
-  return settings.integer(kHpz) > 1 && !is_zero3(settings);
+/// True if a setting asks for something that the stage does not have.
+bool is_unused(const Settings& settings, const SettingRow& row) {
+  return row.needs_stage_3 && settings.canonical(row) != row.fallback && !is_zero3(settings);
 }
 
 /// Returns the betas of the DeepSpeed file's optimizer.
@@ -66,10 +72,7 @@ ProgramSettings DeepSpeedPlugin::program_settings() const {
 DeepSpeedPlugin DeepSpeedPlugin::from_settings(const Settings& settings) {
   DeepSpeedPlugin plugin;
   read_fields(settings, kDeepSpeed, plugin);
-  plugin.zero3_init_flag = plugin.zero3_init_flag.value_or(plugin.zero_stage == 3);
-  plugin.overlap_comm = plugin.overlap_comm.value_or(plugin.zero_stage == 3);
-  check_nvme(settings, "offload_optimizer_device"_key, "offload_optimizer_nvme_path"_key);
-  check_nvme(settings, kParamDevice, "offload_param_nvme_path"_key);
+  check_nvme(settings);
   return plugin;
 }
 
@@ -78,19 +81,17 @@ bool is_zero3(const Settings& settings) {
 }
 
 std::string notice_of_unused_hpz(const Settings& settings) {
-  return has_unused_hpz(settings)
+  return is_unused(settings, *find_setting(kHpz.name()))
              ? settings.source(kHpz).where + ": " + kHpz.text() +
                    " has no effect below stage 3; libacc_runtime rejects it there"
              : "";
 }
 
 void check_deepspeed(const Settings& settings) {
-  constexpr std::string_view kWhy = "needs zero_stage 3";
-  if (settings.choice(kParamDevice) != "none" && !is_zero3(settings)) {
-    refuse(settings, kParamDevice, kWhy, kStage);
-  }
-  if (has_unused_hpz(settings)) {
-    refuse(settings, kHpz, kWhy, kStage);
+  for (const SettingRow& row : settings_table()) {
+    if (is_unused(settings, row)) {
+      refuse(settings, row, "needs " + kStage.text() + " 3", kStage);
+    }
   }
 }
 
@@ -113,8 +114,6 @@ void add_deepspeed(const Settings& settings, int world_size, ShardingSettings& r
   }
   // Only FSDP has this way of loading. Without it each rank reads its own shard.
   result.cpu_ram_efficient_loading = false;
-  result.zero3_init = plugin.zero3_init_flag.value();
-  result.overlap_comm = plugin.overlap_comm.value();
   result.loss_scaling.rule = LossScaleRule::deepspeed;
   result.round_initial_weights = result.is_mixed();
   result.optimizer.betas = betas_of(settings);

@@ -79,6 +79,17 @@ std::string_view name_of(const SettingRow& row) {
                                         : row.key;
 }
 
+/// Returns the settings with the defaults that depend on the ZeRO stage.
+Settings with_defaults_of_stage(Settings settings) {
+  for (const SettingRow& row : settings_table()) {
+    if (row.true_in_stage_3 && !settings.has(row)) {
+      settings.set(row, is_zero3(settings) ? "true" : "false",
+                   {Source::Kind::derived, "the stage"});
+    }
+  }
+  return settings;
+}
+
 /// Calls `use` with each row that stands for a field of the mode's plugin.
 void for_each_field(std::string_view mode, auto&& use) {
   for (const SettingRow& row : settings_table()) {
@@ -121,7 +132,8 @@ std::string member_setting(const ShardingSettings& sharding) {
   return printed((sharding.*....*Path), Spelling::of_settings);
 }
 
-void read_fields(const Settings& settings, std::string_view mode, TrainingFields& plugin) {
+void read_fields(const Settings& given, std::string_view mode, TrainingFields& plugin) {
+  const Settings settings = with_defaults_of_stage(given);
   for_each_field(mode, [&](const SettingRow& row) {
     if (settings.has(row)) {
       row.plugin.read(settings, row, plugin);
@@ -164,7 +176,8 @@ void set_field(TrainingFields& plugin, std::string_view mode, std::string_view c
   }
 }
 
-void read_members(const Settings& settings, std::string_view mode, ShardingSettings& sharding) {
+void read_members(const Settings& given, std::string_view mode, ShardingSettings& sharding) {
+  const Settings settings = with_defaults_of_stage(given);
   for (const SettingRow& row : settings_table()) {
     if (row.engine.read != nullptr && applies(row.section, mode) && settings.has(row) &&
         (!row.key.starts_with("stage3_") || is_zero3(settings))) {

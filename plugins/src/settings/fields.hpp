@@ -10,8 +10,8 @@
 /// `deepspeed`, whose plugin is meant.
 namespace acc::settings {
 
-/// Sets every field whose setting has a value.
-void read_fields(const Settings& settings, std::string_view mode, TrainingFields& plugin);
+/// Sets every field whose setting has a value or a default.
+void read_fields(const Settings& given, std::string_view mode, TrainingFields& plugin);
 
 /// Returns the fields that have a value.
 std::vector<ProgramValue> set_fields(const TrainingFields& plugin, std::string_view mode);
@@ -21,8 +21,8 @@ std::vector<ProgramValue> set_fields(const TrainingFields& plugin, std::string_v
 void set_field(TrainingFields& plugin, std::string_view mode, std::string_view class_name,
                std::string_view name, std::string_view text);
 
-/// Sets every member whose setting has a value and an effect in the mode.
-void read_members(const Settings& settings, std::string_view mode, ShardingSettings& sharding);
+/// Sets every member whose setting has a value or a default, and an effect in the mode.
+void read_members(const Settings& given, std::string_view mode, ShardingSettings& sharding);
 
 /// Returns the value of fsdp_reshard_after_forward with FSDP 2. Throws Error(config).
 std::variant<bool, int> reshard_value(const Settings& settings, SettingKey key);

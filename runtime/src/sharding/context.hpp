@@ -78,6 +78,8 @@ struct Context {
   /// True if shards lie elsewhere than the gathered weights between uses: in host memory next to a
   /// GPU, or in a file.
   [[nodiscard]] bool offload_param() const noexcept { return fetches != nullptr; }
+  /// True if reductions run while the program computes.
+  [[nodiscard]] bool overlaps() const noexcept { return settings.sharding.overlap_comm; }
   /// True with fp16: gradients carry a loss scale, and an overflow is expected from time to time.
   [[nodiscard]] bool scales_loss() const noexcept {
     return settings.sharding.mixed_precision == settings::MixedPrecision::fp16;

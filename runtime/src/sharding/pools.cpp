@@ -28,7 +28,7 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
 }
 
 settings::BufferCounts buffer_counts_of(const Context& context) {
-  return settings::buffer_counts(true, context.settings.sharding.overlap_comm);
+  return settings::buffer_counts(true, context.overlaps());
 }
 
 }  // namespace

@@ -115,6 +115,9 @@ struct SettingRow {
   /// differ between machines.
   bool of_one_machine = false;
   std::string_view of_several = {};  ///< size that must be above 1 for this to have a meaning
+  std::string_view folder_of = {};   ///< setting whose value nvme needs this folder
+  bool needs_stage_3 = false;        ///< below ZeRO stage 3 only the default is allowed
+  bool true_in_stage_3 = false;      ///< its default: true with ZeRO stage 3, else false
   bool program_fills_in = false;     ///< if it is "auto" in the DeepSpeed JSON file
   Loss lost_in_deepspeed = {};
   Loss lost_in_fsdp = {};   ///< what DeepSpeed has and FSDP has not

@@ -113,7 +113,7 @@ class WholeGradient final : public FlatGradient {
       counters_.traffic.all_reduce_calls += 1;
     }
     world.progress();
-    if (!context_.settings.sharding.overlap_comm) {
+    if (!context_.overlaps()) {
       wait_reduction();
     }
   }
