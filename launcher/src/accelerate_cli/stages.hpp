@@ -88,6 +88,8 @@ struct AccelerateDraft : plan::Draft {
   [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu"_key) != nullptr; }
   /// The same, also if the file says so.
   [[nodiscard]] bool use_cpu() const { return settings.boolean("use_cpu"_key); }
+  /// True if Python programs keep torch's engine.
+  [[nodiscard]] bool keeps_engine() const { return settings.choice("engine"_key) == "torch"; }
   /// True if the flag for a mode is given.
   [[nodiscard]] bool mode_flag(Mode mode) const { return settings.boolean(mode_key(mode)); }
 };
