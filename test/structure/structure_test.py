@@ -50,14 +50,15 @@ WITHOUT_SETTINGS = ("launcher/src/commands/compare/", "runtime/checkpoint/")
 # Where a word alone in a literal may be a key of Accelerate's file. Elsewhere it is one of a report.
 ACCELERATE_KEYS = ("launcher/src/accelerate_cli/", "launcher/src/commands/config/", "plugins/src/documents/",
                    "plugins/src/settings/")
-# Commands have options of their own, some with the names of flags of a launch.
-OWN_OPTIONS = "launcher/src/commands/"
+# Commands have options of their own, some with the names of flags of a launch; so have mpirun and the deepspeed
+# command.
+OWN_OPTIONS = ("launcher/src/commands/", "launcher/src/accelerate_cli/commands_of_others.cpp")
 MAX_FILES_OF_FLAG = 3
 # Why more files name some of them. questions.cpp has a row for each question of Accelerate's questionnaire;
 # arguments.cpp reproduces the code of Accelerate's launcher, which names its arguments one by one.
 MORE_FILES_OF_SETTING = {
     # Row, field, member, one use, and its question or the remark about its loss.
-    "fsdp_cpu_ram_efficient_loading": 5, "fsdp_state_dict_type": 5, "fsdp_sync_module_states": 5,
+    "fsdp_state_dict_type": 5,
     "parallelism_config_dp_replicate_size": 5, "zero3_save_16bit_model": 5, "gradient_clipping": 6, "zero_stage": 6,
     "parallelism_config_dp_shard_size": 7, "offload_optimizer_nvme_path": 6, "offload_param_nvme_path": 6,
     # FSDP and DeepSpeed differ by it: both write it, and several messages advise to change it.
@@ -72,13 +73,10 @@ MORE_FILES_OF_FLAG = {
     # that messages advise to run.
     "machine_rank": 7, "main_process_ip": 8, "main_process_port": 6, "num_machines": 8, "num_processes": 11,
     "rdzv_backend": 6, "use_cpu": 8,
-    # Questions of Accelerate's questionnaire, and headings of --help that name the flag of the mode.
-    "debug": 4, "gpu_ids": 4, "use_deepspeed": 4, "use_fsdp": 4, "use_parallelism_config": 5,
-    # resolve_command.cpp writes the command line of the deepspeed command, which has flags of these names.
-    "hostfile": 4, "launcher": 4, "master_addr": 4, "master_port": 4, "module": 5, "no_python": 6, "no_ssh": 4,
-    "node_rank": 5,
-    # own_variables.hpp describes the variable with the same meaning; main.cpp needs the log before there is a plan.
-    "log_format": 4, "log_level": 4, "secure": 4,
+    # Questions of Accelerate's questionnaire.
+    "debug": 4, "gpu_ids": 4, "use_parallelism_config": 5,
+    # Each front end has its row.
+    "module": 4, "no_python": 5, "node_rank": 4,
     # Different flags of this name: of Accelerate and torchrun.
     "numa_binding": 4,
     # Messages that name it are printed where the error occurs.

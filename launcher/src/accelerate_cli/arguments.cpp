@@ -247,7 +247,7 @@ class Checker {
       check_torchrun_mode();
     }
     if (checks_.mode == Mode::fsdp) {
-      check_loading();
+      check_needs();
     }
   }
 
@@ -366,15 +366,15 @@ class Checker {
 
   static bool at_least_1(const std::string& count) { return parse_integer(count).value_or(0) >= 1; }
 
-  /// cpu_ram_efficient_loading needs sync_module_states, as in Accelerate.
-  void check_loading() {
-    constexpr std::string_view kLoading = "fsdp_cpu_ram_efficient_loading";
-    constexpr std::string_view kSync = "fsdp_sync_module_states";
-    if (python::is_true(at(kLoading)) && !python::is_true(at(kSync))) {
-      const std::string& where = at(kLoading).where;
-      faults_.add((where.empty() ? "" : where + ": ") + "--" + std::string(kLoading) + " " +
-                  python::str(at(kLoading)) + " needs --" + std::string(kSync) + " true, but " +
-                  at(kSync).where + " says " + python::described(at(kSync)));
+  void check_needs() {
+    for (const SettingRow& row : settings::settings_table()) {
+      if (python::is_true(at(row.key)) && !row.needs.empty() && !python::is_true(at(row.needs))) {
+        const std::string& where = at(row.key).where;
+        faults_.add((where.empty() ? "" : where + ": ") + "--" + std::string(row.key) + " " +
+                    python::str(at(row.key)) + " needs --" + std::string(row.needs) +
+                    " true, but " + at(row.needs).where + " says " +
+                    python::described(at(row.needs)));
+      }
     }
   }
 

@@ -3,14 +3,11 @@
 
 #include "acc/documents/document.hpp"
 #include "acc/launcher/flags.hpp"
-#include "acc/launcher/launch_plan.hpp"
 #include "acc/launcher/setting_keys.hpp"
 #include "acc/settings/environment.hpp"
 #include "acc/settings/faults.hpp"
 #include "acc/settings/settings_table.hpp"
 
-#include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,22 +15,6 @@
 #include <string_view>
 
 namespace acc::launcher::accelerate_cli {
-
-/// A flag that chooses a mode, and the distributed_type that does so in the file.
-struct ModeFlag {
-  settings::SettingKey key;
-  Mode mode;
-  std::string_view distributed_type;
-};
-inline constexpr std::array kModeFlags = {
-    ModeFlag{"multi_gpu"_key, Mode::multi_gpu, "MULTI_GPU"},
-    ModeFlag{"use_fsdp"_key, Mode::fsdp, "FSDP"},
-    ModeFlag{"use_deepspeed"_key, Mode::deepspeed, "DEEPSPEED"}};
-
-/// Returns the flag of a mode that has one: any but Mode::plain.
-constexpr settings::SettingKey mode_key(Mode mode) noexcept {
-  return std::ranges::find(kModeFlags, mode, &ModeFlag::mode)->key;
-}
 
 /// Arguments of `accelerate launch` 1.15 by name, with their Python values, after its own code has
 /// merged the configuration file into them (commands/launch.py: _validate_launch_command). Values

@@ -38,19 +38,25 @@ void leave_to_program(AccelerateDraft& draft, const Error& error) {
   draft.notice("the program will decide: " + std::string(error.what()));
 }
 
-void read_fsdp(AccelerateDraft& draft) {
-  const auto from_file = [&](settings::SettingKey key) {
-    return draft.settings.source(key).kind == Source::Kind::file;
+/// Throws Error(config) if the file has a setting that is true and another one that must be too.
+void check_needs(const AccelerateDraft& draft) {
+  const auto file_says = [&](const settings::SettingRow& row, bool value) {
+    return draft.settings.source(row).kind == Source::Kind::file &&
+           draft.settings.boolean(row) == value;
   };
-  if (draft.policy.checks_values && from_file("fsdp_cpu_ram_efficient_loading"_key) &&
-      from_file("fsdp_sync_module_states"_key) &&
-      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"_key) &&
-      !draft.settings.boolean("fsdp_sync_module_states"_key)) {
-    throw Error(Errc::config,
-                draft.settings.source("fsdp_cpu_ram_efficient_loading"_key).where +
-                    ": --fsdp_cpu_ram_efficient_loading true needs --fsdp_sync_module_states "
-                    "true, but " +
-                    draft.settings.source("fsdp_sync_module_states"_key).where + " says false");
+  for (const settings::SettingRow& row : settings::settings_table()) {
+    const settings::SettingRow* other = settings::find_setting(row.needs);
+    if (other != nullptr && file_says(row, true) && file_says(*other, false)) {
+      throw Error(Errc::config, draft.settings.source(row).where + ": --" + std::string(row.key) +
+                                    " true needs --" + std::string(other->key) + " true, but " +
+                                    draft.settings.source(*other).where + " says false");
+    }
+  }
+}
+
+void read_fsdp(AccelerateDraft& draft) {
+  if (draft.policy.checks_values) {
+    check_needs(draft);
   }
   if (draft.policy.reads_questionnaire_strategy) {
     draft.notice(settings::settle_questionnaire_strategy(draft.settings));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/front_end.hpp"
+#include "acc/launcher/setting_keys.hpp"
 
 #include <algorithm>
 #include <string>
@@ -24,14 +25,19 @@ std::string_view title_of(settings::Group group) {
   return {};
 }
 
+std::string switch_of(Mode mode) {
+  const ModeFlag& flag = flag_of(mode);
+  return " (with --" + flag.key.text() +
+         " or distributed_type: " + std::string(flag.distributed_type) + ")";
+}
+
 /// Returns the heading that a flag is listed under.
 std::string heading(const SettingRow& row) {
   switch (row.section) {
     case settings::Section::launch: return std::string(title_of(row.group));
     case settings::Section::training: return "Training (all modes)";
-    case settings::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
-    case settings::Section::deepspeed:
-      return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
+    case settings::Section::fsdp: return "FSDP" + switch_of(Mode::fsdp);
+    case settings::Section::deepspeed: return "DeepSpeed" + switch_of(Mode::deepspeed);
     case settings::Section::parallelism:
       return "Parallel group sizes (parallelism_config of a configuration file)";
     case settings::Section::dynamo: return "torch.compile in a Python program";

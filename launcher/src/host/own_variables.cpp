@@ -1,15 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/own_variables.hpp"
 
+#include "acc/launcher/setting_keys.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <list>
+#include <string>
+#include <vector>
 
 namespace acc::launcher::host {
 
 std::span<const OwnVariable> own_variables() noexcept {
-  static const auto kAll =
-      std::bit_cast<std::array<OwnVariable, sizeof variables / sizeof(OwnVariable)>>(variables);
+  static std::list<std::string> uses;
+  static const std::vector<OwnVariable> kAll = [] {
+    const auto own =
+        std::bit_cast<std::array<OwnVariable, sizeof variables / sizeof(OwnVariable)>>(variables);
+    std::vector<OwnVariable> all(own.begin(), own.end());
+    for (const settings::SettingRow& row : flag_rows::kCommon) {
+      if (!row.variable.empty()) {
+        uses.push_back("same as `--" + std::string(row.key) +
+                       (row.unit == "s" ? "`, in seconds" : "`"));
+        all.push_back({row.variable, uses.back()});
+      }
+    }
+    return all;
+  }();
   return kAll;
 }
 

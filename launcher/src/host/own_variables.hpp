@@ -17,9 +17,9 @@ struct OwnVariable {
   std::string_view use;  ///< description in docs/environment.md
 };
 
-/// All variables that acclaunch reads, except those of settings (SettingRow::environment), in the
-/// order of docs/environment.md. A test fails for a variable that is read in launcher/src/ and not
-/// listed here.
+/// All variables that acclaunch reads, except those of settings (SettingRow), in the order of
+/// docs/environment.md. A test fails for a variable that is read in launcher/src/ and not listed
+/// here.
 struct OwnVariables {
   OwnVariable compat{"ACC_COMPAT", "same as `--compat`: [compat.md](compat.md)"};
   OwnVariable simulate_gpus{
@@ -51,7 +51,7 @@ struct OwnVariables {
       "token that the acclaunch that started this one has made for the job; use the next variable"};
   OwnVariable token_file{
       kTokenFileVariable,
-      "file with the token of the rendezvous (docs/rendezvous.md, Security); implies `--secure`"};
+      "file with the token of the rendezvous: [security](rendezvous.md#security)"};
   OwnVariable ca_file{kCaFileVariable,
                       "certificate authority of the rendezvous server's certificate; default: it "
                       "is not checked, only the token"};
@@ -83,16 +83,8 @@ struct OwnVariables {
       "MPI_LOCALNRANKS", "number of processes on this machine of an mpirun that started acclaunch"};
   OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE", "the same, set by Open MPI"};
   OwnVariable mvapich_local_size{"MV2_COMM_WORLD_LOCAL_SIZE", "the same, set by MVAPICH"};
-  OwnVariable shutdown_timeout{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-                               "same as `--shutdown_timeout`, in seconds"};
-  OwnVariable stuck_timeout{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
-                            "same as `--stuck_timeout`, in seconds"};
-  OwnVariable log_line_prefix_template{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-                                       "same as `--log_line_prefix_template`"};
-  OwnVariable log_format{kLogFormatVariable, "same as `--log_format`"};
-  OwnVariable log_level{kLogLevelVariable, "same as `--log_level`"};
   OwnVariable log{kLogVariable,
-                  "levels of components, such as `launcher:debug`; ignored with `--log_level`"};
+                  "levels of components, such as `launcher:debug`: [messages](jobs.md#messages)"};
   OwnVariable error_file{"TORCHELASTIC_ERROR_FILE",
                          "file in which a failed job records its first failure, like torchrun"};
   OwnVariable deepspeed_environment_file{
@@ -125,7 +117,7 @@ std::span<const OwnVariable> starter_variables() noexcept;
 /// reads its answers.
 bool is_controlled(const settings::Environment& environment);
 
-/// Returns all of `variables`.
+/// Returns all of `variables`, and those of flags of every front end (SettingRow::variable).
 std::span<const OwnVariable> own_variables() noexcept;
 
 /// Variables of a job manager that acclaunch reads.

@@ -104,8 +104,9 @@ SupervisionPlan read_supervision(Draft& draft, bool is_torchrun) {
     draft.faults.collect(
         [&] { read_variable(draft, "shutdown_timeout"_key, "PET_SHUTDOWN_TIMEOUT"); });
   }
-  read_variable(draft, "shutdown_timeout"_key, std::string(host::variables.shutdown_timeout.name));
-  read_variable(draft, "stuck_timeout"_key, std::string(host::variables.stuck_timeout.name));
+  for (const SettingRow& row : draft.settings.table()) {
+    read_variable(draft, row, std::string(row.variable));
+  }
   const auto seconds = [&](settings::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
@@ -202,8 +203,6 @@ OutputPlan read_output(Draft& draft, const std::string& run_id, const RankLayout
       layout.rank_slot ? layout.rank_slot->local_world_size : layout.local_world_size;
   OutputPlan output = plan_output(words, run_id, local_ranks, draft.facts.working_directory,
                                   draft.facts.scratch_directory);
-  read_variable(draft, "log_line_prefix_template"_key,
-                std::string(host::variables.log_line_prefix_template.name));
   output.line_prefix = draft.settings.text("log_line_prefix_template"_key);
   if (output.line_prefix.find('\n') != std::string::npos) {
     throw bad_value(draft.given("log_line_prefix_template"_key), "one line");
@@ -264,14 +263,12 @@ void read_log(Draft& draft, WorkerVariables& workers) {
   const auto is_flag = [&](settings::SettingKey key) {
     return draft.settings.source(key).kind == Source::Kind::flag;
   };
-  const auto read = [&](settings::SettingKey key, const host::OwnVariable& variable) {
-    read_variable(draft, key, std::string(variable.name));
+  for (const settings::SettingKey key : {"log_format"_key, "log_level"_key}) {
     if (is_flag(key)) {
-      workers.set[std::string(variable.name)] = draft.settings.choice(key);
+      const SettingRow& row = *settings::find_setting(key.name(), draft.settings.table());
+      workers.set[std::string(row.variable)] = draft.settings.choice(key);
     }
-  };
-  read("log_format"_key, host::variables.log_format);
-  read("log_level"_key, host::variables.log_level);
+  }
   if (is_flag("log_level"_key)) {
     workers.removed.insert(std::string(host::variables.log.name));
   } else {

@@ -80,10 +80,10 @@ void read_engine(Draft& draft);
 /// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
 void read_variable(Draft& draft, settings::SettingKey key, const std::string& name);
 
-/// Reads how workers are restarted, stopped and watched, and which rank reads standard input, from
-/// the settings, else from torch's variables. is_torchrun: the original of the front end starts
-/// these workers with torchrun, whose variable for the shutdown timeout is read first. Signals are
-/// not settings of all front ends.
+/// Reads the variables of all flags that are not given (SettingRow::variable), then how workers are
+/// restarted, stopped and watched, and which rank reads standard input. is_torchrun: the original
+/// of the front end starts these workers with torchrun, whose variable for the shutdown timeout is
+/// read first. Signals are not settings of all front ends.
 SupervisionPlan read_supervision(Draft& draft, bool is_torchrun);
 
 /// Sets the times of `rendezvous` from the setting rdzv_conf, by its backend.

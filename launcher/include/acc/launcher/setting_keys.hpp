@@ -2,8 +2,13 @@
 #pragma once
 
 #include "acc/base/log.hpp"
+#include "acc/launcher/launch_plan.hpp"
 #include "acc/launcher/placement.hpp"
 #include "acc/settings/setting_rows.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
 
 /// The flags of the front ends, next to the settings that they share with the workers
 /// (settings::settings_table()). The order of the rows is that of --help and `explain`.
@@ -21,7 +26,8 @@ using settings::Type;
 inline constexpr std::array kCommon = {
     SettingRow{.key = "shutdown_timeout", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
-               .type = Type::integer, .fallback = "30", .allowed = "0..1000000", .unit = "s",
+               .type = Type::integer, .fallback = "30", .allowed = "0..1000000",
+               .variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", .unit = "s",
                .help = "time between SIGTERM and SIGKILL when workers are stopped"},
     SettingRow{.key = "timeout", .group = Group::limits,
                .flag = Flag::value, .in_file = false, .type = Type::integer,
@@ -55,7 +61,8 @@ inline constexpr std::array kCommon = {
                        "is not needed ends with status 0 when the job does"},
     SettingRow{.key = "stuck_timeout", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
-               .type = Type::integer, .fallback = "0", .allowed = "0..1000000", .unit = "s",
+               .type = Type::integer, .fallback = "0", .allowed = "0..1000000",
+               .variable = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", .unit = "s",
                .help = "a worker in uninterruptible sleep (state D) for longer counts as failed; "
                        "0: no limit"},
     SettingRow{.key = "cpu_backend", .group = Group::mode,
@@ -112,6 +119,7 @@ inline constexpr std::array kCommon = {
                .help = "the same for stderr, copied to filtered_stderr.log"},
     SettingRow{.key = "log_line_prefix_template", .group = Group::output,
                .flag = Flag::value, .in_file = false,
+               .variable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
                .help = "prefix of each line on the console; ${role_name}, ${rank}, ${local_rank} "
                        "and ${host} are replaced"},
     SettingRow{.key = "fold_lines", .group = Group::output,
@@ -122,12 +130,13 @@ inline constexpr std::array kCommon = {
                .help = "do not show the workers' status in the last line of the terminal"},
     SettingRow{.key = "log_level", .group = Group::output,
                .flag = Flag::value, .in_file = false, .type = Type::choice,
-               .fallback = "info", .allowed = kLogLevels,
-               .help = "lowest level of the launcher's messages on stderr and of libacc_runtime's; "
-                       "the reason of a failure is always printed"},
+               .fallback = "info", .allowed = kLogLevels, .variable = kLogLevelVariable,
+               .help = "lowest level of the launcher's messages on stderr and of libacc_runtime's, "
+                       "also of those that ACC_LOG names; the reason of a failure is always "
+                       "printed"},
     SettingRow{.key = "log_format", .group = Group::output,
                .flag = Flag::value, .in_file = false, .type = Type::choice,
-               .fallback = "text", .allowed = kLogFormats,
+               .fallback = "text", .allowed = kLogFormats, .variable = kLogFormatVariable,
                .help = "form of these messages; json: one object per line"},
 };
 
@@ -313,6 +322,25 @@ constexpr bool names_setting(std::string_view name) noexcept {
 consteval settings::SettingKey operator""_key(const char* text, std::size_t size) {
   const std::string_view name(text, size);
   return {name, names_setting(name)};
+}
+
+/// A flag that chooses a mode, and the distributed_type that does so in the file.
+struct ModeFlag {
+  settings::SettingKey key;
+  Mode mode;
+  std::string_view distributed_type;
+};
+inline constexpr std::array kModeFlags = {
+    ModeFlag{"multi_gpu"_key, Mode::multi_gpu, "MULTI_GPU"},
+    ModeFlag{"use_fsdp"_key, Mode::fsdp, "FSDP"},
+    ModeFlag{"use_deepspeed"_key, Mode::deepspeed, "DEEPSPEED"}};
+
+/// Returns the row of a mode that has one: any but Mode::plain.
+constexpr const ModeFlag& flag_of(Mode mode) noexcept {
+  return *std::ranges::find(kModeFlags, mode, &ModeFlag::mode);
+}
+constexpr settings::SettingKey mode_key(Mode mode) noexcept {
+  return flag_of(mode).key;
 }
 
 }  // namespace acc::launcher

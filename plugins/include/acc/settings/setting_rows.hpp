@@ -386,6 +386,7 @@ return std::array{
                .type = Type::boolean, .fallback = "true",
                .environment = "FSDP_CPU_RAM_EFFICIENT_LOADING", .exported = Export::always,
                .format = TextFormat::lower, .help = "load the weights on rank 0 only",
+               .needs = "fsdp_sync_module_states",
                .plugin = field<&FsdpPlugin::cpu_ram_efficient_loading>(),
                .engine = member<&ShardingSettings::cpu_ram_efficient_loading>(
                    "cpu ram efficient loading")},

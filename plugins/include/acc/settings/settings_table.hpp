@@ -108,6 +108,8 @@ struct SettingRow {
   std::string_view environment = {};
   Export exported = Export::never;
   TextFormat format = TextFormat::as_given;
+  /// Variable from which every front end of the launcher reads a flag that is not given.
+  std::string_view variable = {};
   std::string_view json = {};  ///< path in the DeepSpeed JSON file
   std::string_view unit = {};
   std::string_view help = {};
@@ -115,6 +117,7 @@ struct SettingRow {
   /// differ between machines.
   bool of_one_machine = false;
   std::string_view of_several = {};  ///< size that must be above 1 for this to have a meaning
+  std::string_view needs = {};       ///< setting that must be true if this one is
   std::string_view folder_of = {};   ///< setting whose value nvme needs this folder
   bool needs_stage_3 = false;        ///< below ZeRO stage 3 only the default is allowed
   bool true_in_stage_3 = false;      ///< its default: true with ZeRO stage 3, else false
