@@ -105,7 +105,9 @@ SupervisionPlan read_supervision(Draft& draft, bool is_torchrun) {
         [&] { read_variable(draft, "shutdown_timeout"_key, "PET_SHUTDOWN_TIMEOUT"); });
   }
   for (const SettingRow& row : draft.settings.table()) {
-    read_variable(draft, row, std::string(row.variable));
+    if (!row.variable.empty()) {
+      read_variable(draft, row, std::string(row.variable));
+    }
   }
   const auto seconds = [&](settings::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
