@@ -10,8 +10,8 @@ import torch
 
 from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE_ONCE, ConfigError, Error, ExportConfig,
                                 FillFunction, InvalidArgumentError, MemoryReport, ModelConfig, Module,
-                                NotSupportedError, ParameterConfig, StateDictConfig, TrafficReport, VisitFunction, callback, library,
-                                path_of)
+                                NotSupportedError, ParameterConfig, StateDictConfig, TrafficReport, VisitFunction,
+                                callback, library, path_of)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, checksum, view
 from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit, in_backward, top_hooks
